@@ -1,0 +1,19 @@
+"""How long to wait before asking again: in proportion to the time already waited."""
+
+from __future__ import annotations
+
+# A wait of this share of the time waited so far makes an answer at most this much late.
+SHARE = 0.05
+
+
+def pause(waited: float, *, least: float, most: float) -> float:
+    """Return seconds until the next question, ``waited`` seconds after the first one.
+
+    Quick rounds are asked after quickly and slow ones seldom: n questions cover a time that grows like 1.05^n.
+    """
+    return min(most, max(least, SHARE * waited))
+
+
+def backoff(attempt: int, jitter: float, *, first: float = 1.0, most: float = 15.0) -> float:
+    """Return seconds before attempt ``attempt`` + 1 (0-based), spread by ``jitter`` in [0, 1) so that a fleet does not return as one."""
+    return float(min(most, first * 2.0 ** min(attempt, 30))) * (0.75 + 0.5 * jitter)
