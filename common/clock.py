@@ -47,7 +47,7 @@ class ClockSpec:
 
     @classmethod
     def parse(cls, text: str, zone: str = "UTC") -> ClockSpec:
-        """Return the blocks that ``text`` names; anything but one block at every minute of the week is an InputError."""
+        """Return the blocks that ``text`` names; an InputError unless every minute of the week is in exactly one."""
         _check_zone(zone)
         return cls(text, zone, *_stretches(text))
 
@@ -68,7 +68,7 @@ class ClockSpec:
         return self.owners[self._stretch(_seconds(instant))]
 
     def next_boundary(self, instant: datetime) -> datetime | None:
-        """Return the first instant (UTC) after this one that is in another block; None where there is only one block."""
+        """Return the first instant (UTC) after this one that is in another block; None where there is one block."""
         if len(self.names) == 1:
             return None
         second = _seconds(instant)
@@ -88,7 +88,7 @@ class ClockSpec:
         return offset // timedelta(seconds=1)
 
     def offset_change(self, first: int, last: int) -> int | None:
-        """Return the first second in (first, last] whose offset differs from the one of ``first``; None: there is none."""
+        """Return the first second in (first, last] with another offset than ``first`` has; None: there is none."""
         before = self.offset(first)
         # Steps of a day miss nothing: since 1970 no zone has changed its clock twice within six days.
         for low in range(first, last, SECONDS_A_DAY):

@@ -119,8 +119,10 @@ def test_next_boundary_is_the_first_minute_in_another_block(case: tuple[Week, Cl
     if len(spec.names) == 1:
         assert boundary is None
         return
-    assert boundary is not None and boundary > instant and boundary.tzinfo is UTC
-    block, minute = (spec.block_at(instant), instant.replace(second=0, microsecond=0) + MINUTE)
+    assert boundary is not None
+    assert boundary > instant
+    assert boundary.tzinfo is UTC
+    block, minute = spec.block_at(instant), instant.replace(second=0, microsecond=0) + MINUTE
     while minute < boundary:
         assert spec.block_at(minute) == block
         minute += MINUTE
@@ -192,7 +194,8 @@ def test_cycles_never_go_back_where_the_wall_clock_does(start: str) -> None:
         ClockSpec.parse(DAILY, "Europe/Berlin"), 3, started=utc(start), clock=FakeClock(utc(start), 10 * MINUTE)
     )
     cycles = [slot.cycle for slot in slots_of(schedule)]
-    assert cycles == sorted(cycles) and set(cycles) == {0, 1, 2}
+    assert cycles == sorted(cycles)
+    assert set(cycles) == {0, 1, 2}
 
 
 def test_any_slot_resumes_to_the_same_rest() -> None:

@@ -82,8 +82,10 @@ def test_times_may_be_seconds_or_dates(tmp_path: Path, dtype: str) -> None:
     seconds = np.array([0, 86_400, 1_774_785_600])
     t = seconds.astype("datetime64[s]").astype(dtype) if dtype.startswith("d") else seconds.astype(dtype)
     samples = read_samples(save(tmp_path, t=t))
-    assert samples.t.dtype == np.int64 and samples.t.tolist() == seconds.tolist()
-    assert samples.y.dtype == np.int64 and samples.x.shape == (3, 2, 2)
+    assert samples.t.dtype == np.int64
+    assert samples.t.tolist() == seconds.tolist()
+    assert samples.y.dtype == np.int64
+    assert samples.x.shape == (3, 2, 2)
 
 
 @pytest.mark.parametrize(
