@@ -1,0 +1,108 @@
+"""The ClientApp: answers identity queries, train orders and loss orders. Stateless; a node may host many clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from client import engines
+from client.engines.base import Chain, Engine, Work
+from client.hosting import Hosted, hosted
+from common import models, protocol
+from common.config import RunConfig
+from common.layout import Layout
+from common.protocol import MIXED, SEPARATE, Identity, Losses, Order, ProtocolError, Update
+from common.seeding import draw_rows
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say which clients this node hosts."""
+    node = _hosted(context)
+    return Message(protocol.write_identity(Identity(node.clients, node.shards.blocks)), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the ordered clients on both chains from the models received, and judge those where asked."""
+    config, node = RunConfig.from_mapping(context.run_config), _hosted(context)
+    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes)
+    order = protocol.read_order(message.content)
+    received = protocol.read_models(message.content, layout)
+    work = _work(order, node, config.selection_examples, judged=order.report_loss)
+    rates = {MIXED: order.lr_mixed, SEPARATE: order.lr_separate}
+    results = engine.train([Chain(model, rates[chain]) for chain, model in received.items()], work)
+    for chain, result in zip(received, results, strict=True):
+        _check_finite(order, chain, work, result.train_losses)
+    losses = {chain: float(result.losses.mean()) for chain, result in zip(received, results, strict=True)}
+    update = Update(
+        {chain: result.params for chain, result in zip(received, results, strict=True)},
+        {chain: float(result.train_losses.mean()) for chain, result in zip(received, results, strict=True)},
+        _losses(order, node, losses if order.report_loss else {}),
+    )
+    return Message(protocol.write_update(update, layout), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Judge the received models on the ordered clients' shards."""
+    config, node = RunConfig.from_mapping(context.run_config), _hosted(context)
+    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes)
+    order = protocol.read_loss_order(message.content)
+    received = protocol.read_models(message.content, layout)
+    work = _work(order, node, config.selection_examples, judged=True)
+    judged = engine.judge(list(received.values()), work)
+    for chain, losses in zip(received, judged, strict=True):
+        _check_finite(order, chain, work, losses)
+    means = {chain: float(losses.mean()) for chain, losses in zip(received, judged, strict=True)}
+    return Message(protocol.write_losses(_losses(order, node, means)), reply_to=message)
+
+
+def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) -> list[Work]:
+    """Return each client's batches and judged rows, which depend on (seed, client, server-round) alone."""
+    if unknown := sorted(set(order.clients) - set(node.clients)):
+        raise ProtocolError(f"client {unknown[0]} is not hosted here")
+    if order.block >= node.shards.blocks:
+        raise ProtocolError(f"block must be in [0, {node.shards.blocks}), got {order.block}")
+    shards = [node.shards.shard(client, order.block) for client in order.clients]
+    sizes = [len(shard.rows) for shard in shards]
+    drawn = order.local_iterations * order.batch_size
+    steps = draw_rows(order.seed, "batches", order.server_round, order.clients, sizes, drawn)
+    picks = draw_rows(order.seed, "judged", order.server_round, order.clients, sizes, selection_examples if judged else 0)
+    work = []
+    for client, shard, step, pick in zip(order.clients, shards, steps, picks, strict=True):
+        whole = np.broadcast_to(shard.rows, (order.local_iterations, len(shard.rows)))
+        batches = shard.rows[step].reshape(order.local_iterations, -1) if order.batch_size else whole
+        sampled = judged and 0 < selection_examples < len(shard.rows)
+        rows = shard.rows[pick] if sampled else shard.rows if judged else shard.rows[:0]
+        work.append(Work(client, shard.x, shard.y, batches, rows))
+    return work
+
+
+def _losses(order: Order, node: Hosted, means: Mapping[str, float]) -> Losses:
+    examples = sum(len(node.shards.shard(client, order.block).rows) for client in order.clients)
+    return Losses(len(order.clients), examples, **means)
+
+
+def _check_finite(order: Order, chain: str, work: Sequence[Work], losses: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    if not np.isfinite(losses).all():
+        client = work[int(np.flatnonzero(~np.isfinite(losses))[0])].client
+        raise FloatingPointError(
+            f"loss is not finite in round {order.server_round}, block {order.block}, {chain} chain, client {client}; "
+            "lower the learning rate"
+        )
+
+
+def _hosted(context: Context) -> Hosted:
+    return hosted(tuple(sorted(context.node_config.items())), RunConfig.from_mapping(context.run_config))
+
+
+@lru_cache(maxsize=4)
+def _engine(name: str, model: str, shape: tuple[int, ...], classes: int) -> tuple[Engine, Layout]:
+    return engines.choose(name, models.build(model, shape, classes), shape), models.layout(model, shape, classes)

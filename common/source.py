@@ -1,0 +1,78 @@
+"""From a configuration to its data: the shards that clients train on and the test sets that predictors face."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from common import data, partition
+from common.config import AUTO, RunConfig
+from common.data import CutDataset, Shard, Shards
+from common.errors import InputError
+from common.models import default_for
+from common.shards import ShardFolder
+
+
+@dataclass(frozen=True)
+class NoData:
+    """A server that holds no data: it knows what the models take, and evaluates nothing."""
+
+    shape: tuple[int, ...]
+    classes: int
+    blocks: int
+    clients: tuple[int, ...] = ()
+
+    def shard(self, client: int, block: int) -> Shard:
+        raise InputError(f"client {client} has no data here")
+
+    def test(self, block: int) -> Shard | None:
+        return None
+
+
+def open_shards(config: RunConfig) -> Shards:
+    """Return the data that ``config`` names: cut from a data set, or a folder of shards."""
+    if config.shape:
+        return NoData(_shape(config.shape), config.classes or 10, config.blocks)
+    if Path(config.data).is_dir() or "/" in config.data and not config.data.endswith(".npz"):
+        return ShardFolder(Path(config.data))
+    return _cut(
+        config.data, config.blocks, config.clients, config.labels_per_block, config.client_skew, config.shuffled, config.seed
+    )
+
+
+def resolved(config: RunConfig, shards: Shards) -> RunConfig:
+    """Return ``config`` with what the data decides: blocks, clients and the model."""
+    clients = len(shards.clients) or config.clients
+    model = default_for(shards.shape) if config.model == AUTO else config.model
+    return config.with_data(shards.blocks, clients, model)
+
+
+@lru_cache(maxsize=4)
+def _cut(
+    name: str, blocks: int, clients: int, labels_per_block: int, client_skew: float, shuffled: bool, seed: int
+) -> CutDataset:
+    dataset = _load(name)
+    return CutDataset(
+        dataset,
+        partition.cut(
+            dataset.y_train,
+            classes=dataset.classes,
+            blocks=blocks,
+            clients=clients,
+            labels_per_block=labels_per_block,
+            client_skew=client_skew,
+            shuffled=shuffled,
+            seed=seed,
+        ),
+    )
+
+
+_load = lru_cache(maxsize=2)(data.load)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8})*", text):
+        raise InputError(f"shape must be sizes joined by x, as in 3x32x32, got {text!r}")
+    return tuple(int(size) for size in text.split("x"))

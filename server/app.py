@@ -1,0 +1,24 @@
+"""The ServerApp: `flwr run .` on Flower's own runtimes, simulated or deployed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from common.config import RunConfig
+from server.folder import RunFolder
+from server.grid import EagerGrid
+from server.progress import LoggedProgress
+from server.run import Run, train
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the one configuration of the run-config; its folder is relative to the SuperLink's working directory."""
+    config = RunConfig.from_mapping(context.run_config)
+    folder = RunFolder(Path(config.output or f"runs/flower-{context.run_id}").absolute())
+    train([Run(config, folder)], EagerGrid(grid), nodes=config.nodes or 1, progress=LoggedProgress())

@@ -1,0 +1,146 @@
+"""Checkpoints: the whole state of a run as safetensors and JSON with checksums; the last two are kept.
+
+    checkpoint/00000120.safetensors   the distinct vectors of the state
+    checkpoint/00000120.json          everything else, and the SHA-256 of both; its rename is what commits
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from common.config import RunConfig
+from common.errors import InputError
+from common.schedule import Slot
+from server.files import replace_file
+from server.psgd import Chains, Predictors, Vector
+from server.state import RoundRecord, State
+
+LOG = logging.getLogger("perennial")
+FORMAT = 1
+_KEPT = 2
+# A resumed run may differ in these: they say how to run, not what is computed.
+_MAY_DIFFER = {"output", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state, and what else must go on: where each run's metrics end, who sits out, when the clock started."""
+
+    state: State
+    config: dict[str, Any]
+    positions: tuple[int, ...]
+    quarantine: dict[str, Any] = field(default_factory=dict)
+    started: str = ""
+
+
+class DamagedError(ValueError):
+    """A checkpoint that cannot be used."""
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the checkpoint of its round and drop all but the one before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    slot = checkpoint.state.slot
+    assert slot is not None
+    vectors = _Vectors()
+    body = {
+        "format": FORMAT,
+        "slot": asdict(slot),
+        "mixed": vectors.index(checkpoint.state.chains.mixed),
+        "separate": [vectors.index(vector) for vector in checkpoint.state.chains.separate],
+        "predictors": [
+            {"models": [vectors.index(model) for model in one.models], "folded": list(one.folded)}
+            for one in checkpoint.state.predictors
+        ],
+        "pending": checkpoint.state.pending.to_json() if checkpoint.state.pending else None,
+        "config": checkpoint.config,
+        "positions": list(checkpoint.positions),
+        "quarantine": checkpoint.quarantine,
+        "started": checkpoint.started,
+    }
+    tensors = save(vectors.named)
+    body["sha256"] = hashlib.sha256(tensors).hexdigest()
+    text = json.dumps(body, sort_keys=True)
+    name = f"{slot.server_round:08d}"
+    replace_file(folder / f"{name}.safetensors", tensors)
+    replace_file(folder / f"{name}.json", json.dumps({"sha256": _digest(text), "body": text}).encode())
+    for path in sorted(folder.glob("[0-9]*.json"))[:-_KEPT]:
+        path.with_suffix(".safetensors").unlink(missing_ok=True)
+        path.unlink()
+
+
+def load_latest(folder: Path) -> Checkpoint | None:
+    """Return the newest checkpoint that is whole, with a warning for each that is not; None where there is none."""
+    for path in sorted(folder.glob("[0-9]*.json"), reverse=True):
+        try:
+            return load_checkpoint(path)
+        except DamagedError as error:
+            LOG.warning("checkpoint %s is damaged (%s); the one before it is used", path, error)
+    return None
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint of ``path``, or raise DamagedError for anything that is not as it was written."""
+    try:
+        outer = json.loads(path.read_bytes())
+        if outer["sha256"] != _digest(outer["body"]):
+            raise DamagedError("its checksum differs")
+        body = json.loads(outer["body"])
+        if body["format"] != FORMAT:
+            raise DamagedError(f"format {body['format']!r} is not {FORMAT}")
+        tensors = path.with_suffix(".safetensors").read_bytes()
+        if hashlib.sha256(tensors).hexdigest() != body["sha256"]:
+            raise DamagedError("the checksum of its tensors differs")
+        return _checkpoint(body, load(tensors))
+    except DamagedError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, SafetensorError) as error:
+        raise DamagedError(f"{type(error).__name__}: {error}") from error
+
+
+def check_same_config(saved: dict[str, Any], config: RunConfig) -> None:
+    """Refuse to go on with another configuration than the checkpoint's, and name the first difference."""
+    for key, value in config.to_mapping().items():
+        if key not in _MAY_DIFFER and saved.get(key) != value:
+            raise InputError(f"--resume: the checkpoint has {key} = {saved.get(key)!r}, this run {value!r}; they must agree")
+
+
+def _checkpoint(body: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any]]) -> Checkpoint:
+    vectors = [tensors[str(index)] for index in range(len(tensors))]
+    state = State(
+        Slot(**body["slot"]),
+        Chains(vectors[body["mixed"]], tuple(vectors[index] for index in body["separate"])),
+        tuple(
+            Predictors(tuple(vectors[index] for index in one["models"]), tuple(one["folded"]))
+            for one in body["predictors"]
+        ),
+        RoundRecord.from_json(body["pending"]) if body["pending"] else None,
+    )
+    return Checkpoint(state, body["config"], tuple(body["positions"]), body["quarantine"], body["started"])
+
+
+class _Vectors:
+    """The distinct vectors of a state by number: predictors often are a chain's head, and are then stored once."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Vector] = {}
+        self._index: dict[int, int] = {}
+
+    def index(self, vector: Vector) -> int:
+        if id(vector) not in self._index:
+            self._index[id(vector)] = len(self.named)
+            self.named[str(len(self.named))] = vector
+        return self._index[id(vector)]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,104 @@
+"""``flower-server``: one command that serves the fleet and trains, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import console, flower141
+from common.config import RunConfig
+from common.console import say
+from common.endpoint import check_insecure, readable
+from common.errors import InputError
+from server import options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 done, 1 failed, 2 bad usage, 128 + n ended by signal n."""
+    # Flower reads these when it is imported.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+    parsed = options.parse(arguments)
+    return console.run(lambda: _main(parsed), "flower-server")
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    console.log_to_console(verbose=arguments.verbose)
+    config = options.run_config(arguments)
+    if arguments.attach:
+        from server import stock
+
+        return stock.attach(config, arguments)
+    _check_listener(arguments)
+    if arguments.runtime == "quick" and not flower141.matches():
+        say(f"flower-server: {flower141.mismatch()}")
+        arguments.runtime = "stock"
+    if arguments.runtime == "stock":
+        from server import stock
+
+        return stock.serve(config, arguments)
+    return _serve(config, arguments)
+
+
+def _check_listener(arguments: argparse.Namespace) -> None:
+    """Fill in the host, and refuse what would be open by mistake."""
+    arguments.insecure |= arguments.insecure_anywhere
+    arguments.host = arguments.host or ("127.0.0.1" if arguments.insecure else "0.0.0.0")
+    if not 0 <= arguments.port < 2**16:
+        raise InputError(f"--port must be in [0, 65536), got {arguments.port}")
+    if arguments.insecure:
+        if arguments.tls_cert or arguments.tls_key:
+            raise InputError("--insecure and --tls-cert exclude each other")
+        say(f"flower-server: {check_insecure(arguments.host, anywhere=arguments.insecure_anywhere)}")
+    elif not (arguments.tls_cert and arguments.tls_key):
+        raise InputError(
+            "give --tls-cert and --tls-key (deploy/certificates.sh makes them), or --insecure to try it on this machine"
+        )
+    else:
+        readable(arguments.tls_cert, "--tls-cert")
+        readable(arguments.tls_key, "--tls-key")
+
+
+def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
+    """Train with whoever connects; everything lives in this process."""
+    from common.flower141.link import Link
+    from server.folder import RunFolder
+    from server.grid import EagerGrid, Stopped
+    from server.keys import KeyFolder
+    from server.listener import Listener
+    from server.progress import Lines
+    from server.run import Run, prepare, train
+
+    run = prepare(Run(config, RunFolder(Path(config.output).absolute())))
+    signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
+    link = Link()
+    keyed = not (arguments.insecure or arguments.any_node)
+    keys = KeyFolder(arguments.state_dir / "nodes", link)
+    listener = Listener(
+        link.app(keys_required=keyed), arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key
+    )
+    if keyed:
+        keys.start()
+        say(f"{len(keys)} node keys in {arguments.state_dir / 'nodes'}")
+    # Nodes see nothing of the run but its settings; where it is kept is the server's business.
+    flower_run = link.start_run({**run.config.to_mapping(), "output": ""})
+    listener.start()
+    say(f"listening on {arguments.host}:{listener.port}, results in {run.folder.path}")
+    completed = False
+    try:
+        grid = EagerGrid(flower_run.grid, stop=signals.stop, forget=flower_run.grid.forget)
+        train([run], grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=Lines())
+        completed = True
+    except Stopped:
+        say(f"stopped; `flower-server --resume` with the same settings goes on from {run.folder.checkpoints}")
+    finally:
+        keys.stop()
+        flower_run.finish(completed=completed)
+        listener.stop()
+    return 0 if completed else signals.exit_code()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

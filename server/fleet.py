@@ -1,0 +1,146 @@
+"""Who is there: the online nodes, the clients they host, and which of them sit out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from common import protocol
+from common.config import RunConfig
+from common.errors import RunError
+from common.protocol import Identity, ProtocolError
+from common.seeding import generator
+
+LOG = logging.getLogger("perennial")
+_QUERY_TIMEOUT = 30.0
+_POLL = 0.05
+
+
+@dataclass
+class Quarantine:
+    """Nodes that were rejected too often in a row, known by their lowest client: node ids change with every restart."""
+
+    after: int
+    rounds: int
+    strikes: dict[int, int] = field(default_factory=dict)
+    until: dict[int, int] = field(default_factory=dict)
+
+    def reject(self, host: int, server_round: int) -> None:
+        self.strikes[host] = self.strikes.get(host, 0) + 1
+        if self.after and self.strikes[host] >= self.after:
+            self.until[host] = server_round + self.rounds
+            self.strikes[host] = 0
+            LOG.warning("the node of client %d sits out until round %d: %d rejected updates in a row",
+                        host, self.until[host], self.after)  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what a checkpoint kept; JSON has made the clients' numbers text."""
+        self.strikes = {int(host): int(count) for host, count in saved["strikes"].items()}
+        self.until = {int(host): int(last) for host, last in saved["until"].items()}
+
+    def accept(self, host: int) -> None:
+        self.strikes.pop(host, None)
+
+    def holds(self, host: int, server_round: int) -> bool:
+        return self.until.get(host, 0) >= server_round
+
+
+class Fleet:
+    """Asks every node that appears for its identity, once, and samples cohorts of clients."""
+
+    def __init__(self, config: RunConfig, blocks: int) -> None:
+        self._config, self._blocks = config, blocks
+        self._nodes: dict[int, Identity] = {}
+        self._refused: set[int] = set()
+        self._hosts: dict[int, int] = {}
+        # The sorted clients that may be drawn, kept until nodes come, go or sit out: a round must not cost by the
+        # clients that exist.
+        self._clients: list[int] = []
+        self._held: frozenset[int] | None = None
+        self.quarantine = Quarantine(config.quarantine_after, config.quarantine_rounds)
+
+    def gather(self, grid: Grid, nodes: int) -> None:
+        """Wait until ``nodes`` nodes with clients are there, or raise after node-timeout."""
+        timeout = self._config.node_timeout
+        deadline = time.monotonic() + timeout if timeout else float("inf")
+        while True:
+            self.refresh(grid)
+            if len(self._nodes) >= nodes:
+                return
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{len(self._nodes)} of {nodes} nodes appeared within {timeout:g} s; "
+                    "start more clients, lower nodes, or raise node-timeout"
+                )
+            time.sleep(_POLL)
+
+    def refresh(self, grid: Grid) -> None:
+        """Forget nodes that left, and ask those that came; a client belongs to the node that claimed it first."""
+        online = set(grid.get_node_ids())
+        if online == self._nodes.keys() | self._refused:
+            return
+        self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
+        self._refused &= online
+        for node, identity in sorted(self._ask(grid, sorted(online - self._nodes.keys() - self._refused)), key=_by_client):
+            if problem := self._problem(identity):
+                LOG.warning("node %d is refused: %s", node, problem)
+                self._refused.add(node)
+            else:
+                self._nodes[node] = identity
+        self._hosts = {client: node for node, identity in self._nodes.items() for client in identity.clients}
+        self._held = None
+
+    def cohort(self, server_round: int, attempt: int) -> dict[int, tuple[int, ...]]:
+        """Return the clients of a round by node, drawn from the seed and the round; sorted, so reruns agree."""
+        held = frozenset(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
+        if held != self._held:
+            self._held, self._clients = held, sorted(c for c, node in self._hosts.items() if node not in held)
+        clients = self._clients
+        if self._config.participation < 1.0 and clients:
+            count = max(1, round(self._config.participation * len(clients)))
+            rng = generator(self._config.seed, "cohort", server_round, attempt)
+            picks = rng.choice(len(clients), count, replace=False, shuffle=False)
+            clients = sorted(clients[pick] for pick in picks.tolist())
+        by_node: dict[int, list[int]] = {}
+        for client in clients:
+            by_node.setdefault(self._hosts[client], []).append(client)
+        return {node: tuple(hosted) for node, hosted in by_node.items()}
+
+    def host(self, node: int) -> int:
+        """Return the name that a node keeps over restarts: its lowest client."""
+        return self._nodes[node].clients[0]
+
+    def _problem(self, identity: Identity) -> str:
+        claimed = {client for other in self._nodes.values() for client in other.clients}
+        if twice := sorted(claimed & set(identity.clients)):
+            return f"client {twice[0]} is hosted by another node that is online"
+        if identity.blocks < self._blocks:
+            return f"its shards cover {identity.blocks} blocks, the run has {self._blocks}"
+        return ""
+
+    def _ask(self, grid: Grid, nodes: Sequence[int]) -> Iterable[tuple[int, Identity]]:
+        asked = [Message(protocol.write_query(), node, MessageType.QUERY, ttl=_QUERY_TIMEOUT) for node in nodes]
+        replies = grid.send_and_receive(asked, timeout=_QUERY_TIMEOUT) if asked else ()
+        node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
+        for reply in replies:
+            node = node_of[reply.metadata.reply_to_message_id]
+            if reply.has_error():
+                LOG.warning("node %d did not say who it is: %s", node, (reply.error.reason or "")[-300:])
+                continue
+            try:
+                identity = protocol.read_identity(reply.content)
+            except ProtocolError as error:
+                LOG.warning("node %d is refused: %s", node, error)
+                self._refused.add(node)
+            else:
+                yield node, Identity(tuple(sorted(identity.clients)), identity.blocks)
+
+
+def _by_client(pair: tuple[int, Identity]) -> tuple[int, int]:
+    return pair[1].clients[0], pair[0]

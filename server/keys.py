@@ -1,0 +1,90 @@
+"""The folder of node keys: a public key in it may connect, and is refused once its file is gone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from common.errors import InputError
+
+LOG = logging.getLogger("perennial")
+_SECONDS_BETWEEN_LOOKS = 2.0
+
+
+class Registry(Protocol):
+    """What admits nodes; ``common.flower141.link.Link`` fills it."""
+
+    def register(self, key: EllipticCurvePublicKey) -> int: ...
+    def revoke(self, node_id: int) -> None: ...
+
+
+class KeyFolder:
+    """Keeps ``registry`` in step with the ``*.pub`` files of a folder (OpenSSH format, NIST curves)."""
+
+    def __init__(self, folder: Path, registry: Registry) -> None:
+        self._folder, self._registry = folder, registry
+        # By content, not by name: a file that is renamed is still the same device.
+        self._nodes: dict[str, int] = {}
+        self._bad: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="node-keys", daemon=True)
+
+    def start(self) -> None:
+        """Admit what is there now, and keep watching."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def look(self) -> None:
+        """Admit new keys and revoke missing ones; a file that is no key is named once and otherwise ignored."""
+        found = {key: path for path in sorted(self._folder.glob("*.pub")) if (key := self._text(path))}
+        for text, path in found.items():
+            if text not in self._nodes and text not in self._bad:
+                self._admit(text, path)
+        for text in self._nodes.keys() - found.keys():
+            node = self._nodes.pop(text)
+            self._registry.revoke(node)
+            LOG.warning("node %d is revoked: its key is no longer in %s", node, self._folder)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def _admit(self, text: str, path: Path) -> None:
+        try:
+            self._nodes[text] = self._registry.register(read_public_key(text, path))
+        except ValueError as error:
+            self._bad.add(text)
+            LOG.warning("%s admits nobody: %s", path.name, error)
+        else:
+            LOG.info("%s may connect as node %d", path.name, self._nodes[text])
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
+            self.look()
+
+    @staticmethod
+    def _text(path: Path) -> str:
+        """Return type and key, without the comment; empty where the file went away or is no text."""
+        try:
+            return " ".join(path.read_text().split()[:2])
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def read_public_key(text: str, path: Path) -> EllipticCurvePublicKey:
+    try:
+        key = load_ssh_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InputError(f"{path} is not an OpenSSH public key; `ssh-keygen -t ecdsa -b 384` makes one") from error
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise InputError(f"{path} must be an ECDSA key; `ssh-keygen -t ecdsa -b 384` makes one")
+    return key

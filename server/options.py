@@ -1,0 +1,97 @@
+"""The command line of ``flower-server``: where to listen, whom to admit, and every key of a run as a flag."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.config import RunConfig, flags, key_of
+from common.errors import InputError
+
+# A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise.
+DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0}
+# Keys that an experiment file has and a single run has no use for.
+_EXPERIMENT_KEYS = ("name", "title", "description")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; flags of the run are those of the experiment files."""
+    parser = argparse.ArgumentParser(
+        prog="flower-server",
+        description="Serve a fleet of flower-clients and train with them. Ctrl-C stops after the last finished round; "
+        "--resume goes on from there.",
+        allow_abbrev=False,
+    )
+    link = parser.add_argument_group("server")
+    link.add_argument("--config", type=Path, metavar="FILE", help="an experiment file; flags overrule it")
+    link.add_argument("--state-dir", type=Path, default=Path("perennial"), metavar="DIR",
+                      help="keeps nodes/*.pub, the keys that may connect, and run/ (default: perennial)")  # fmt: skip
+    link.add_argument("--resume", action="store_true", help="go on from the checkpoint in the output folder, if any")
+    link.add_argument("--host", default=None, help="address to listen on (default: all, or loopback with --insecure)")
+    link.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any (default: 8000)")
+    link.add_argument("--tls-cert", type=Path, metavar="FILE", help="the server's certificate (PEM)")
+    link.add_argument("--tls-key", type=Path, metavar="FILE", help="the certificate's private key (PEM)")
+    link.add_argument("--tls-ca", type=Path, metavar="FILE", help="its CA; for --attach and the stock runtime")
+    link.add_argument("--any-node", action="store_true", help="admit nodes without a key of nodes/*.pub")
+    link.add_argument("--insecure", action="store_true", help="no TLS and no keys, on loopback only")
+    link.add_argument("--insecure-anywhere", action="store_true", help="no TLS and no keys, on any address")
+    link.add_argument("--attach", metavar="HOST:PORT", help="submit the run to a SuperLink that already runs")
+    link.add_argument("--runtime", choices=("quick", "stock"), default="quick",
+                      help="stock: Flower's own processes, with rounds of several seconds")  # fmt: skip
+    link.add_argument("--verbose", action="store_true", help="show Flower's own log")
+    run = parser.add_argument_group("run (the keys of an experiment file)")
+    for item in flags():
+        default = DEPLOYED.get(key_of(item), item.default)
+        text = f"{item.metadata['doc']} (default: {_shown(item.metadata, default)})".replace("%", "%%")
+        run.add_argument(f"--{key_of(item)}", metavar="VALUE", help=text)
+    return parser
+
+
+def run_config(arguments: argparse.Namespace) -> RunConfig:
+    """Return the run that file and flags describe; flags win."""
+    values: dict[str, object] = {**DEPLOYED, **_read_file(arguments.config)}
+    for item in flags():
+        text = getattr(arguments, item.name)
+        if text is not None:
+            values[key_of(item)] = text if isinstance(item.default, str) else _scalar(key_of(item), text)
+    for key, value in values.items():
+        if isinstance(value, list):
+            raise InputError(f"{key} is a list of {len(value)}, a server runs one at a time; choose one with --{key}")
+    if not values.get("output"):
+        values["output"] = str(arguments.state_dir / "run")
+    return RunConfig.from_mapping(values)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    return parser().parse_args(arguments)
+
+
+def _read_file(path: Path | None) -> dict[str, object]:
+    if path is None:
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"--config {path} must hold `key: value` lines")
+    return {str(key): value for key, value in content.items() if key not in _EXPERIMENT_KEYS}
+
+
+def _scalar(key: str, text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"--{key}: {text!r} is not a value") from error
+
+
+def _shown(metadata: Mapping[str, Any], default: object) -> str:
+    if metadata.get("auto") and default == 0:
+        return "auto"
+    return str(default).lower() if isinstance(default, bool) else f"{default}" if default != "" else "none"

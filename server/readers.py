@@ -1,0 +1,51 @@
+"""Readers: the rules that make one predictor a block out of the chains that a run trains.
+
+FedAvg, MM-PSGD and MC-PSGD read the same chains, so one pass of training serves them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.config import RunConfig
+from common.schedule import Slot
+from server.psgd import MIXED, SEPARATE, Chains, Predictors, Vector
+
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Folds the model of one source into the predictor of a round's block.
+
+    source: mixed, separate or chosen. decay: None for the running mean, else the weight of the old predictor.
+    everywhere: fold into every block's predictor, which with decay 0 is FedAvg's one model.
+    """
+
+    source: str
+    decay: float | None
+    everywhere: bool = False
+
+    @property
+    def chains(self) -> tuple[str, ...]:
+        """The chains that this reader needs trained."""
+        return (MIXED,) if self.source == MIXED else (MIXED, SEPARATE)
+
+    def read(self, predictors: Predictors, slot: Slot, chains: Chains, chosen: str | None) -> Predictors:
+        """Return the predictors after the round of ``slot``, whose models are the heads of ``chains``."""
+        model = self._model(slot, chains, chosen)
+        for block in range(len(predictors.models)) if self.everywhere else (slot.block,):
+            predictors = predictors.with_fold(block, model, self.decay)
+        return predictors
+
+    def _model(self, slot: Slot, chains: Chains, chosen: str | None) -> Vector:
+        source = chosen if self.source == CHOSEN else self.source
+        return chains.separate[slot.block] if source == SEPARATE else chains.mixed
+
+
+def reader_of(config: RunConfig) -> Reader:
+    """Return the reader that the strategy stands for; the only place that asks for its name."""
+    decay = config.decay if config.averaging == "exponential" else None
+    if config.strategy == "fedavg":
+        return Reader(MIXED, 0.0, everywhere=True)
+    return Reader({"mm-psgd": MIXED, "mc-psgd": CHOSEN}[config.strategy], decay)

@@ -1,0 +1,28 @@
+"""The algorithms as Flower strategies; chosen once, here, by what the readers need trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.psgd import SEPARATE
+from server.readers import Reader
+from server.strategies.base import BlockCyclic, Observer, ScheduleOver
+from server.strategies.mc_psgd import MCPSGD
+
+
+class FedAvg(BlockCyclic):
+    """The mixed chain alone: one model for every block, biased to the block it saw last."""
+
+
+class MMPSGD(BlockCyclic):
+    """MM-PSGD (Algorithm 1): FedAvg's chain, and for each block the average of the models that its rounds gave."""
+
+
+def strategy_for(readers: Sequence[Reader]) -> type[BlockCyclic]:
+    """Return the strategy that trains every chain that ``readers`` read."""
+    if any(SEPARATE in reader.chains for reader in readers):
+        return MCPSGD
+    return FedAvg if all(reader.everywhere for reader in readers) else MMPSGD
+
+
+__all__ = ["MCPSGD", "MMPSGD", "BlockCyclic", "FedAvg", "Observer", "ScheduleOver", "strategy_for"]

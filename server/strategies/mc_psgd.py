@@ -1,0 +1,77 @@
+"""MC-PSGD (Algorithm 2): a separate chain a block beside the mixed one, and a vote on which serves the block better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+
+from common import protocol
+from common.protocol import Losses, Order, Update
+from common.schedule import Slot
+from server.exchange import Exchange
+from server.psgd import MIXED, SEPARATE, Vector, choose
+from server.state import RoundRecord
+from server.strategies.base import BlockCyclic
+
+
+class MCPSGD(BlockCyclic):
+    """Trains both chains. The losses that decide a round travel with the updates of the next one.
+
+    Only where the next round is in another block, or there is none, does the vote take an exchange of its own.
+    """
+
+    chains = (MIXED, SEPARATE)
+    _vote: Exchange[Losses] | None = None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        super().configure_evaluate(server_round, arrays, config, grid)
+        assert self.state.slot is not None
+        self._vote = None
+        if self._next is not None and self._next.block == self.state.slot.block:
+            return []
+        self._vote = self._loss_exchange(self.state.slot, 0)
+        return self._vote.send()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        if self._vote is not None:
+            record = self.state.pending
+            assert record is not None
+            slot = record.slot
+            answered, record = self._until_enough(record, self._vote, replies, lambda n: self._loss_exchange(slot, n))
+            self._resolve(record, list(answered.replies.values()))
+        return super().aggregate_evaluate(server_round, replies)
+
+    def _advance(self, record: RoundRecord, models: Mapping[str, Vector], judged: Sequence[Losses]) -> None:
+        if self.state.pending is not None:
+            self._resolve(self.state.pending, judged)
+        chains = self.state.chains.advanced(record.slot.block, models[MIXED], models[SEPARATE])
+        self.state = replace(self.state, slot=record.slot, chains=chains, pending=record)
+
+    def _resolve(self, record: RoundRecord, judged: Sequence[Losses]) -> None:
+        """Choose u_bar of a round by its average local losses (lines 9 to 12), and fold it."""
+        mixed = self._average_loss([losses.mixed for losses in judged], judged)
+        separate = self._average_loss([losses.separate for losses in judged], judged)
+        losses = {MIXED: mixed, SEPARATE: separate}
+        self._fold(replace(record, losses=losses, chosen=choose(mixed, separate)))
+
+    def _heads(self, block: int) -> dict[str, Vector]:
+        return {MIXED: self.state.chains.mixed, SEPARATE: self.state.chains.separate[block]}
+
+    def _train_exchange(self, slot: Slot, attempt: int, *, report_loss: bool = False) -> Exchange[Update]:
+        return super()._train_exchange(slot, attempt, report_loss=self.state.pending is not None)
+
+    def _loss_exchange(self, slot: Slot, attempt: int) -> Exchange[Losses]:
+        common = Order(slot.server_round, slot.cycle, slot.block, (), self.config.seed)
+        return Exchange(
+            self._orders(common, attempt),
+            {chain: protocol.encode(model, self.layout) for chain, model in self._heads(slot.block).items()},
+            protocol.write_loss_order,
+            protocol.read_losses,
+            MessageType.EVALUATE,
+            self.config.round_timeout,
+        )

@@ -1,0 +1,45 @@
+"""Ray for a simulation: a private one on this machine, or the cluster that RAY_ADDRESS names."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Read when ray is imported, which is why this stands before it.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+
+# Orders and updates of a round; Ray would take a third of the machine's memory.
+_OBJECT_STORE_BYTES = 512 * 1024 * 1024
+
+
+@contextmanager
+def connected(*, verbose: bool) -> Iterator[int]:
+    """Connect to Ray and yield the CPUs that it has; what was started here is stopped and removed on the way out."""
+    options = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
+    address = os.environ.get("RAY_ADDRESS")
+    scratch = None if address else tempfile.mkdtemp(prefix="perennial-")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if address:
+                ray.init(address=address, **options)
+            else:
+                ray.init(
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    _temp_dir=scratch,
+                    **options,
+                )
+        yield int(ray.cluster_resources().get("CPU", 1))
+    finally:
+        ray.shutdown()
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)

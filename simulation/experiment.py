@@ -1,0 +1,110 @@
+"""Experiment files: flat keys, lists that sweep, and an optional list of ``runs`` that each override the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.config import STRATEGIES, RunConfig
+from common.errors import InputError
+
+# Runs that differ in these alone train the same chains, and are trained together.
+_READ_ONLY_KEYS = ("strategy", "averaging", "decay")
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A configuration, and the name that tells it from the other runs of its experiment ('' where it is alone)."""
+
+    name: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The runs of one file, by pass: those of one pass share their training."""
+
+    title: str
+    output: Path
+    passes: tuple[tuple[NamedRun, ...], ...]
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Return the experiment of a file; ``overrides`` are key=value, and win over every run's own value."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold keys and values, got {type(content).__name__}")
+    changes = dict(_override(text) for text in overrides)
+    output = str(changes.pop("output", content.pop("output", ""))) or f"runs/{path.stem}"
+    title = str(content.pop("title", path.stem))
+    runs = content.pop("runs", [{}])
+    if not isinstance(runs, list) or not runs or any(not isinstance(run, dict) for run in runs):
+        raise InputError(f"{path}: runs must be a list of keys and values")
+    mappings = [one for run in runs for one in _sweep({**content, **run, **changes}, path)]
+    configs = [RunConfig.from_mapping(mapping) for mapping in mappings]
+    if any(config in configs[:index] for index, config in enumerate(configs)):
+        raise InputError(f"{path}: two runs are the same; let them differ in something")
+    return Experiment(title, Path(output), _passes(_named(configs)))
+
+
+def _sweep(mapping: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    """Return the product of all lists in ``mapping``."""
+    choices = [value if isinstance(value, list) else [value] for value in mapping.values()]
+    if any(not choice for choice in choices):
+        empty = next(key for key, value in mapping.items() if value == [])
+        raise InputError(f"{path}: {empty} is an empty list; give at least one value")
+    return [dict(zip(mapping, values, strict=True)) for values in product(*choices)]
+
+
+def _named(configs: Sequence[RunConfig]) -> list[NamedRun]:
+    """Name runs by what differs: a strategy by itself, a flag by its key, anything else by key and value."""
+    mappings = [config.to_mapping() for config in configs]
+    differing = [key for key in mappings[0] if any(m[key] != mappings[0][key] for m in mappings)]
+    named = []
+    for config, mapping in zip(configs, mappings, strict=True):
+        parts = [_part(key, mapping[key]) for key in differing]
+        named.append(NamedRun("-".join(part for part in parts if part), config))
+    return named
+
+
+def _part(key: str, value: Any) -> str:
+    if key == "strategy":
+        return str(value)
+    if isinstance(value, bool):
+        return key if value else ""
+    return f"{key}-{value}".replace("/", "_")
+
+
+def _passes(runs: Sequence[NamedRun]) -> tuple[tuple[NamedRun, ...], ...]:
+    """Group runs that share their training, the one that needs most first: its folder keeps the pass's checkpoint."""
+
+    def training(run: NamedRun) -> str:
+        mapping = run.config.to_mapping()
+        return str({key: value for key, value in mapping.items() if key not in _READ_ONLY_KEYS})
+
+    order: list[str] = []
+    for run in runs:
+        if training(run) not in order:
+            order.append(training(run))
+    ranked = sorted(runs, key=lambda run: (order.index(training(run)), -STRATEGIES.index(run.config.strategy)))
+    return tuple(tuple(group) for _, group in groupby(ranked, key=training))
+
+
+def _override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set takes key=value, got {text!r}")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {key}: {value!r} cannot be read: {' '.join(str(error).split())}") from error

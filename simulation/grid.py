@@ -1,0 +1,145 @@
+"""A Flower Grid on Ray: supervised actors that run the unchanged ClientApp on unchanged messages.
+
+Flower's own simulation runtime polls twice at 0.1 s a round and keeps dead actors in its pool. Here a message goes
+straight to the actor of its node; one that dies answers with an error, and a fresh one takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import ray
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+LOG = logging.getLogger("perennial")
+_RUN_ID = 1
+_SERVER_ID = 1
+_FIRST_NODE_ID = 2
+
+
+class Worker:
+    """A Ray actor that stands for one or more SuperNodes; imports torch once and keeps what it loaded."""
+
+    def __init__(self, run_config: UserConfig, search_path: Sequence[str]) -> None:
+        sys.path.extend(entry for entry in search_path if entry not in sys.path)
+        import torch
+
+        from client.app import app
+
+        # One worker a CPU: more threads would only fight for it.
+        torch.set_num_threads(1)
+        self._app, self._run_config = app, run_config
+        self._contexts: dict[int, Context] = {}
+
+    def handle(self, message: Message, node_config: UserConfig) -> Message:
+        """Run the ClientApp for the message's node; what it raises becomes an error reply, as Flower does it."""
+        node_id = message.metadata.dst_node_id
+        context = self._contexts.setdefault(
+            node_id, Context(_RUN_ID, node_id, node_config, RecordDict(), self._run_config)
+        )
+        try:
+            return self._app(message, context)
+        except Exception as error:  # whatever a client does wrong is its own round's loss, not the worker's end
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+class RayGrid(Grid):
+    """``nodes`` SuperNodes on ``workers`` actors, on this machine or on the cluster that Ray is connected to."""
+
+    def __init__(self, nodes: int, workers: int, run_config: UserConfig) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN_ID, _SERVER_ID, 0
+        self._actor_class: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
+        self._run_config = run_config
+        self._configs: dict[int, UserConfig] = {
+            _FIRST_NODE_ID + place: {"partition-id": place, "num-partitions": nodes} for place in range(nodes)
+        }
+        self._workers = [self._spawn() for _ in range(min(workers, nodes))]
+        # Replies under way, by Ray reference: the message, and the actor that has it.
+        self._pending: dict[Any, tuple[Message, Any]] = {}
+
+    def _spawn(self) -> Any:
+        return self._actor_class.remote(self._run_config, [os.getcwd()])
+
+    def set_run(self, run: Run) -> None:
+        raise RuntimeError("a RayGrid has one run, its own")
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(_RUN_ID)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self._configs)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid4())
+            node_id = message.metadata.dst_node_id
+            worker = self._workers[node_id % len(self._workers)]
+            self._pending[worker.handle.remote(message, self._configs[node_id])] = message, worker
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        wanted = set(message_ids)
+        return self._collect(self._references(wanted), 0.0)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        ids = set(self.push_messages(messages))
+        waiting = self._references(ids)
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        replies: list[Message] = []
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            replies += self._collect(waiting, left)
+            waiting = [reference for reference in waiting if reference in self._pending]
+        for reference in waiting:
+            # What answers after the deadline answers nobody.
+            del self._pending[reference]
+        return replies
+
+    def close(self) -> None:
+        """Stop the workers."""
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers, self._pending = [], {}
+
+    def _references(self, message_ids: Collection[str]) -> list[Any]:
+        return [ref for ref, (sent, _) in self._pending.items() if sent.metadata.message_id in message_ids]
+
+    def _collect(self, references: list[Any], timeout: float) -> list[Message]:
+        """Return what is ready after at most ``timeout`` seconds; waits for one reply, takes all that are there."""
+        if not references:
+            return []
+        ready, _ = ray.wait(references, num_returns=1, timeout=None if timeout == float("inf") else timeout)
+        if ready and len(references) > 1:
+            ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
+        return [self._take(reference) for reference in ready]
+
+    def _take(self, reference: Any) -> Message:
+        sent, worker = self._pending.pop(reference)
+        try:
+            reply: Message = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            if worker in self._workers:
+                LOG.warning("a worker died (%s); a new one takes its place", type(error).__name__)
+                ray.kill(worker)
+                self._workers[self._workers.index(worker)] = self._spawn()
+            return Message(Error(ErrorCode.UNKNOWN, f"worker died: {type(error).__name__}"), reply_to=sent)
+        return reply

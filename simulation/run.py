@@ -1,0 +1,71 @@
+"""Running an experiment: its passes one after the other on one Ray, skipping what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.errors import InputError
+from server.checkpoint import check_same_config, load_latest
+from server.folder import RunFolder
+from server.progress import TerminalProgress
+from server.run import Run, prepare, train
+from simulation.experiment import Experiment
+
+
+def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, verbose: bool) -> list[Path]:
+    """Run all passes and return the runs' folders, in the order of the experiment."""
+    passes = [
+        [prepare(Run(named.config, RunFolder(experiment.output / named.name))) for named in one]
+        for one in experiment.passes
+    ]
+    waiting = [runs for runs in passes if not (resume and all(_is_done(run) for run in runs))]
+    if not overwrite:
+        for runs in waiting:
+            _refuse_to_lose(runs, resume)
+    if waiting:
+        _run_passes(waiting, resume=resume, verbose=verbose)
+    return [run.folder.path for runs in passes for run in runs]
+
+
+def _run_passes(passes: Sequence[Sequence[Run]], *, resume: bool, verbose: bool) -> None:
+    from simulation.cluster import connected
+    from simulation.grid import RayGrid
+
+    with connected(verbose=verbose) as cpus:
+        for number, runs in enumerate(passes, 1):
+            config = runs[0].config
+            nodes = config.nodes or min(cpus, config.clients)
+            if nodes > config.clients:
+                raise InputError(f"nodes must be at most the {config.clients} clients, got {nodes}")
+            names = [run.folder.path.name if len(runs) > 1 else run.config.strategy for run in runs]
+            if len(passes) > 1:
+                print(f"pass {number} of {len(passes)}: {', '.join(names)}", flush=True)
+            grid = RayGrid(nodes, cpus, config.to_mapping())
+            try:
+                train(runs, grid, nodes=nodes, resume=resume, eager=False, progress=TerminalProgress(names))
+            finally:
+                grid.close()
+
+
+def _is_done(run: Run) -> bool:
+    return run.folder.is_complete() and run.folder.config() == run.config.to_mapping()
+
+
+def _refuse_to_lose(runs: Sequence[Run], resume: bool) -> None:
+    """Refuse to start over a folder whose content would be lost by it."""
+    for run in runs:
+        found = run.folder.config()
+        if not found:
+            continue
+        if resume:
+            check_same_config(found, run.config)
+        elif found != run.config.to_mapping():
+            raise InputError(
+                f"{run.folder.path} holds a run of another configuration; choose another output, or add --overwrite"
+            )
+        elif not run.folder.is_complete() and (saved := load_latest(run.folder.checkpoints)) and saved.state.slot:
+            raise InputError(
+                f"{run.folder.path} holds an unfinished run, at round {saved.state.slot.server_round}; "
+                "--resume goes on with it, --overwrite starts anew"
+            )
