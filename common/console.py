@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import FrameType
 
@@ -18,20 +19,25 @@ def say(text: str) -> None:
 
 
 def log_to_console(*, verbose: bool) -> None:
-    """Show Perennial's log, and of Flower's only what is wrong: it has several lines a round."""
+    """Show Perennial's log; of Flower, which writes several lines a round, nothing unless ``verbose``."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     logging.getLogger("perennial").setLevel(logging.INFO)
-    flower = logging.getLogger("flwr")
-    flower.setLevel(logging.INFO if verbose else logging.CRITICAL)
-    for noisy in ("httpx", "uvicorn.error"):
-        logging.getLogger(noisy).setLevel(logging.INFO if verbose else logging.CRITICAL)
+    for name in ("flwr", "httpx", "uvicorn.error"):
+        noisy = logging.getLogger(name)
+        noisy.propagate = False
+        # A filter, because Flower sets its logger's level when it is imported.
+        noisy.addFilter(lambda _: verbose)
 
 
 class Signals:
-    """Turns the first SIGINT or SIGTERM into ``stop``; the second one ends the process the hard way."""
+    """Turns the first SIGINT or SIGTERM into ``stop``; the second one ends the process the hard way.
 
-    def __init__(self, notice: str) -> None:
+    interrupt: also raise KeyboardInterrupt, for a process that waits for others most of its time.
+    """
+
+    def __init__(self, notice: str, *, interrupt: bool = False) -> None:
         self.stop = threading.Event()
+        self._interrupt = interrupt
         self.received = 0
         self._notice = notice
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -46,15 +52,16 @@ class Signals:
         self.stop.set()
         signal.signal(number, signal.SIG_DFL)
         say(self._notice)
+        if self._interrupt:
+            raise KeyboardInterrupt
 
 
-def run(command: Callable[[], int], name: str) -> int:
-    """Return the command's exit code; errors that it foresees become one line."""
+def run(command: Callable[[], int], name: str, *, verbose: bool = False) -> int:
+    """Return the command's exit code; errors that it foresees become one line, before which ``verbose`` shows where."""
     try:
         return command()
-    except InputError as error:
+    except (InputError, RunError) as error:
+        if verbose:
+            traceback.print_exc()
         say(f"{name}: {error}")
-        return 2
-    except RunError as error:
-        say(f"{name}: {error}")
-        return 1
+        return 2 if isinstance(error, InputError) else 1

@@ -15,5 +15,8 @@ def pause(waited: float, *, least: float, most: float) -> float:
 
 
 def backoff(attempt: int, jitter: float, *, first: float = 1.0, most: float = 15.0) -> float:
-    """Return seconds before attempt ``attempt`` + 1 (0-based), spread by ``jitter`` in [0, 1) so that a fleet does not return as one."""
+    """Return seconds to wait after failure number ``attempt`` (0-based) in a row.
+
+    jitter: in [0, 1); spreads the waits, so that a fleet does not come back as one.
+    """
     return float(min(most, first * 2.0 ** min(attempt, 30))) * (0.75 + 0.5 * jitter)

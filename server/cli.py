@@ -68,7 +68,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     from server.grid import EagerGrid, Stopped
     from server.keys import KeyFolder
     from server.listener import Listener
-    from server.progress import Lines
+    from server.progress import TerminalProgress
     from server.run import Run, prepare, train
 
     run = prepare(Run(config, RunFolder(Path(config.output).absolute())))
@@ -89,7 +89,8 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     completed = False
     try:
         grid = EagerGrid(flower_run.grid, stop=signals.stop, forget=flower_run.grid.forget)
-        train([run], grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=Lines())
+        progress = TerminalProgress([run.config.strategy])
+        train([run], grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
         completed = True
     except Stopped:
         say(f"stopped; `flower-server --resume` with the same settings goes on from {run.folder.checkpoints}")

@@ -1,8 +1,11 @@
-"""All parts of a message in one request.
+"""All parts of a message in one request, and a request that waits for a message.
 
-A message is a tree of parts (two per array of a model), and Flower moves every part in an HTTP request of its own: ninety
-of them, several milliseconds each, for one round of one node. ``routes`` moves them together, under the same checks. A
-node that talks to a stock SuperLink, and a stock SuperNode, go part by part.
+A message is a tree of parts (two per array of a model), and Flower moves every part in an HTTP request of its own:
+ninety of them, several milliseconds each, for one round of one node. ``routes`` moves them together, under the same
+checks. A node that talks to a stock SuperLink, and a stock SuperNode, go part by part.
+
+A stock node asks every three seconds whether there is an order. ``WAIT`` asks once and is answered when there is one,
+or after ``PATIENCE`` seconds.
 
 A body is a row of parts, each as: SHA-256 of the content (32 bytes), its length (8 bytes, big-endian), the content.
 """
@@ -12,7 +15,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+WAIT = "/v1/fleet/perennial/wait"
 PULL, PUSH = "/v1/fleet/perennial/pull-parts", "/v1/fleet/perennial/push-parts"
+# Shorter than a node's read timeout.
+PATIENCE = 5.0
 MEDIA_TYPE = "application/octet-stream"
 # The parts of a message larger than this are sent in several requests, so that neither side holds a large body.
 MOST_BYTES = 32 * 2**20

@@ -22,6 +22,7 @@ from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
     UnregisterNodeFleetRequest,
@@ -50,6 +51,9 @@ from common.flower141 import batch
 # The least that Flower accepts: the server marks a silent node offline after twice this many seconds.
 HEARTBEAT = 10.0
 _TIMEOUT = 10.0
+
+
+ProtobufMessage = PullMessagesRequest | PullObjectRequest | PushObjectRequest
 
 
 class Refused(Exception):
@@ -92,7 +96,7 @@ class Fleet:
         # Silence, not duration: a slow upload is fine. Flower's 30 s would hold up the end of a process on a dead link.
         self._client._client.timeout = httpx.Timeout(_TIMEOUT)
         self._node = Node()
-        self._batches = True
+        self.waits = True
         self._contexts: dict[int, Context] = {}
 
     def activate(self) -> int:
@@ -118,9 +122,14 @@ class Fleet:
             raise Refused("the server does not know this node", gone=True)
 
     def pull(self) -> Announced | None:
-        """Return the next order, or None where there is none. The server names an order once only."""
+        """Return the next order, or None where there is none. The server names an order once only.
+
+        Waits a few seconds for one where the server can (``waits``).
+        """
+        head = PullMessagesRequest(node=self._node)
         with _Errors():
-            reply = self._client.PullMessages(PullMessagesRequest(node=self._node))
+            answer = self._post(batch.WAIT, head, head.SerializeToString())
+            reply = PullMessagesResponse.FromString(answer) if self.waits else self._client.PullMessages(head)
         if not reply.messages_list:
             return None
         return Announced(reply.messages_list[0].metadata.run_id, reply.message_object_trees[0])
@@ -186,15 +195,15 @@ class Fleet:
         head = PushObjectRequest(node=self._node, run_id=run_id, session_id=session)
         for some in batch.split(parts):
             self._post(batch.PUSH, head, batch.pack([(batch.NOBODY, head.SerializeToString()), *some]))
-            if not self._batches:
+            if not self.waits:
                 for object_id, content in some:
                     one = PushObjectRequest(object_id=object_id, object_content=content)
                     one.MergeFrom(head)
                     self._client.PushObject(one)
 
-    def _post(self, path: str, message: PullObjectRequest | PushObjectRequest, body: bytes) -> bytes:
+    def _post(self, path: str, message: ProtobufMessage, body: bytes) -> bytes:
         """Return the answer of one of the routes of ``batch``; nothing where the server does not have them."""
-        if not self._batches:
+        if not self.waits:
             return b""
         http = self._client._client
         request = http.build_request(
@@ -203,7 +212,7 @@ class Fleet:
         response = self._client._send(ProtobufRequestContext(path, message, request))
         if response.status_code in (404, 405):
             # A stock SuperLink, or a proxy before one.
-            self._batches = False
+            self.waits = False
             return b""
         response.raise_for_status()
         return response.content

@@ -8,6 +8,7 @@ grid reads and writes the link state that the router serves from.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, SubStatus
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 from flwr.serverapp import Grid
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
@@ -40,11 +42,14 @@ from flwr.superlink.routers.fleet.router import router as fleet_router
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
+from common.flower141.routes import Doorbell
 from common.flower141.routes import router as batch_router
 
 # Flower fails a run whose task is silent for 60 s.
 _TASK_HEARTBEAT = 15.0
 _NODE_HEARTBEAT = 30.0
+# Seconds between looks for orders whose node went offline.
+_THOROUGH = 0.5
 
 
 class Link:
@@ -55,6 +60,7 @@ class Link:
             FLWR_IN_MEMORY_DB_NAME, get_federation_manager(is_simulation=False)
         )
         self.state = self.factory.state()
+        self.doorbell = Doorbell()
 
     def app(self, *, keys_required: bool) -> FastAPI:
         """Return the ASGI application of the public port: ``/v1/fleet/*`` and ``/health``, nothing else."""
@@ -71,6 +77,7 @@ class Link:
         )
         app.state.linkstate_factory = self.factory
         app.state.enable_supernode_auth = keys_required
+        app.state.doorbell = self.doorbell
         app.include_router(health.router)
         app.include_router(batch_router)
         app.include_router(fleet_router, dependencies=[Depends(_only_own_replies)])
@@ -134,7 +141,11 @@ class LinkGrid(Grid):
 
     def __init__(self, link: Link, run: Run) -> None:
         self._state, self._store, self._run = link.state, link.state.object_store, run
+        self._doorbell = link.doorbell
+        self._looked = 0.0
         self._arriving: dict[str, _Arriving] = {}
+        assert isinstance(link.state, InMemoryLinkState)
+        self._replied = link.state.message_ins_id_to_message_res_id
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -167,12 +178,16 @@ class LinkGrid(Grid):
                 return ""
             for object_id in missing:
                 self._state.store_object(self._run.run_id, session, object_id, objects[object_id].deflate())
+        self._doorbell.ring(message.metadata.dst_node_id)
         return message.metadata.message_id
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are complete; never wait for one that is still being sent."""
+        # Flower's own look also finds nodes that went offline, and takes its time.
+        if thorough := time.monotonic() - self._looked > _THOROUGH:
+            self._looked = time.monotonic()
         for order_id in message_ids:
-            for reply in self._announced(order_id):
+            for reply in self._announced(order_id, thorough):
                 reply_id = reply.metadata.message_id
                 try:
                     self._arriving[reply_id] = _Arriving(order_id, self._store.get_object_tree(reply_id))
@@ -181,8 +196,10 @@ class LinkGrid(Grid):
         complete = [reply_id for reply_id, reply in self._arriving.items() if self._is_complete(reply.tree)]
         return [self._take(reply_id) for reply_id in complete]
 
-    def _announced(self, order_id: str) -> list[Message]:
+    def _announced(self, order_id: str, thorough: bool) -> list[Message]:
         if any(reply.order_id == order_id for reply in self._arriving.values()):
+            return []
+        if not thorough and order_id not in self._replied:
             return []
         try:
             return self._state.get_message_res({order_id}, self._run.run_id)

@@ -1,8 +1,13 @@
-"""The two routes that move all parts of a message in one request (``batch``), beside Flower's fleet router."""
+"""The routes of ``batch``, beside Flower's fleet router and under the same checks."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+
 from fastapi import APIRouter, HTTPException, Request, Response
+from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store import NoObjectInStoreError
@@ -16,6 +21,53 @@ from common.flower141 import batch
 router = APIRouter()
 
 
+class Doorbell:
+    """Wakes the requests that wait for a message to a node. ``ring`` is called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
+
+    def ring(self, node_id: int) -> None:
+        with self._lock:
+            if waiting := self._waiting.get(node_id):
+                loop, event = waiting
+                loop.call_soon_threadsafe(event.set)
+
+    def expect(self, node_id: int) -> asyncio.Event:
+        """Return an event that the next ring sets; a node waits with one request at a time."""
+        event = asyncio.Event()
+        with self._lock:
+            self._waiting[node_id] = asyncio.get_running_loop(), event
+        return event
+
+    def forget(self, node_id: int, event: asyncio.Event) -> None:
+        with self._lock:
+            if (waiting := self._waiting.get(node_id)) and waiting[1] is event:
+                del self._waiting[node_id]
+
+
+@router.post(batch.WAIT)
+async def wait(request: Request) -> Response:
+    """Answer like pull-messages, but wait for a message first; a node that hung up in the meantime is given none."""
+    head = PullMessagesRequest.FromString(await request.body())
+    request.state.protobuf_request = head
+    await run_in_threadpool(authenticate_node, request)
+    bell: Doorbell = request.app.state.doorbell
+    # Expected before the first look, so that a message in between rings too.
+    event = bell.expect(head.node.node_id)
+    try:
+        answer = await run_in_threadpool(_next, request, head)
+        if not answer:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), batch.PATIENCE)
+            if event.is_set() and not await request.is_disconnected():
+                answer = await run_in_threadpool(_next, request, head)
+    finally:
+        bell.forget(head.node.node_id, event)
+    return Response(answer, media_type=batch.MEDIA_TYPE)
+
+
 @router.post(batch.PULL)
 async def pull_parts(request: Request) -> Response:
     """Return the parts of the message that the request names, as many as fit; the node fetches the rest one by one."""
@@ -27,6 +79,14 @@ async def push_parts(request: Request) -> Response:
     """Store the parts; the first 'part' of the body is the request that says who sends them, and in which session."""
     await run_in_threadpool(_push, request, await request.body())
     return Response(media_type=batch.MEDIA_TYPE)
+
+
+def _next(request: Request, head: PullMessagesRequest) -> bytes:
+    state = get_linkstate(request)
+    # The key may have been revoked while the node waited.
+    authenticate_node(request)
+    answer = fleet_handlers.pull_messages(request=head, state=state, store=state.object_store)
+    return answer.SerializeToString() if answer.messages_list else b""
 
 
 def _pull(request: Request, body: bytes) -> bytes:

@@ -1,0 +1,122 @@
+"""``flower-client``: one device, or a gateway that hosts several clients, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import console, flower141
+from common.console import say
+from common.endpoint import check_insecure, parse_address, readable
+from common.errors import InputError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 stopped on request, 2 bad usage or bad shards."""
+    # Flower reads these when it is imported.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+    parsed = parser().parse_args(arguments)
+    return console.run(lambda: _main(parsed), "flower-client")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="flower-client",
+        description="Train on this device's shards for a flower-server; reconnects for ever, until Ctrl-C.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="the flower-server")
+    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="folder of shards")
+    parser.add_argument("--ca", type=Path, metavar="FILE", help="certificate (PEM) of the CA that signed the server's")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="this node's private key (OpenSSH, ECDSA)")
+    parser.add_argument("--insecure", action="store_true", help="no TLS, on loopback only")
+    parser.add_argument("--insecure-anywhere", action="store_true", help="no TLS, on any address")
+    parser.add_argument("--runtime", choices=("quick", "stock"), default="quick",
+                        help="stock: Flower's own processes, with rounds of several seconds")  # fmt: skip
+    parser.add_argument("--verbose", action="store_true", help="show Flower's own log")
+    return parser
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    console.log_to_console(verbose=arguments.verbose)
+    host, _ = parse_address(arguments.server)
+    arguments.insecure |= arguments.insecure_anywhere
+    _check_security(arguments, host)
+    _check_shards(arguments.data)
+    if arguments.runtime == "quick" and not flower141.matches():
+        say(f"flower-client: {flower141.mismatch()}")
+        arguments.runtime = "stock"
+    if arguments.runtime == "stock":
+        _become_supernode(arguments)
+    return _serve(arguments)
+
+
+def _check_security(arguments: argparse.Namespace, host: str) -> None:
+    if arguments.insecure:
+        if arguments.ca or arguments.key:
+            raise InputError("--insecure excludes --ca and --key: without TLS neither protects anything")
+        say(f"flower-client: {check_insecure(host, anywhere=arguments.insecure_anywhere)}")
+    elif arguments.ca is None:
+        raise InputError("give --ca, the certificate of the server's CA, or --insecure to try it on this machine")
+    else:
+        readable(arguments.ca, "--ca")
+    if arguments.key:
+        readable(arguments.key, "--key")
+
+
+def _check_shards(folder: Path) -> None:
+    """Read every shard once: what is wrong with the data is said now, not in a round."""
+    from common.shards import ShardFolder
+
+    shards = ShardFolder(folder)
+    shards.check()
+    shape = "x".join(map(str, shards.shape))
+    say(f"{folder}: {len(shards.clients)} clients, {shards.blocks} blocks, {shards.classes} classes, examples {shape}")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    """Answer orders in this process, which has torch and the shards loaded."""
+    from client.app import app
+    from client.keys import read_private_key
+    from client.node import Node
+    from common.flower141.fleet import Fleet
+
+    key = read_private_key(arguments.key) if arguments.key else None
+    signals = console.Signals("stopping", interrupt=True)
+    node = Node(
+        lambda: Fleet(arguments.server, ca=arguments.ca, key=key),
+        app,
+        {"data": str(arguments.data.absolute())},
+        stop=signals.stop,
+        say=say,
+        keyed=key is not None,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        node.serve()
+    return 0
+
+
+def _become_supernode(arguments: argparse.Namespace) -> None:
+    """Replace this process by Flower's own node."""
+    command = [str(Path(sys.executable).with_name("flower-supernode")), "--superlink", arguments.server]
+    command += ["--insecure"] if arguments.insecure else ["--root-certificates", str(arguments.ca)]
+    command += ["--auth-supernode-private-key", str(arguments.key)] if arguments.key else []
+    command += ["--node-config", f'data="{arguments.data.absolute()}"', "--port", str(_free_port())]
+    os.execv(command[0], command)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
