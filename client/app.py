@@ -74,7 +74,9 @@ def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) 
     sizes = [len(shard.rows) for shard in shards]
     drawn = order.local_iterations * order.batch_size
     steps = draw_rows(order.seed, "batches", order.server_round, order.clients, sizes, drawn)
-    picks = draw_rows(order.seed, "judged", order.server_round, order.clients, sizes, selection_examples if judged else 0)
+    picks = draw_rows(
+        order.seed, "judged", order.server_round, order.clients, sizes, selection_examples if judged else 0
+    )
     work = []
     for client, shard, step, pick in zip(order.clients, shards, steps, picks, strict=True):
         whole = np.broadcast_to(shard.rows, (order.local_iterations, len(shard.rows)))
@@ -90,7 +92,9 @@ def _losses(order: Order, node: Hosted, means: Mapping[str, float]) -> Losses:
     return Losses(len(order.clients), examples, **means)
 
 
-def _check_finite(order: Order, chain: str, work: Sequence[Work], losses: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+def _check_finite(
+    order: Order, chain: str, work: Sequence[Work], losses: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> None:
     if not np.isfinite(losses).all():
         client = work[int(np.flatnonzero(~np.isfinite(losses))[0])].client
         raise FloatingPointError(

@@ -26,7 +26,9 @@ def _whole(default: int, doc: str, *, least: int, auto: bool = False) -> Any:
     return field(default=default, metadata={"doc": doc, "least": least, "auto": auto})
 
 
-def _real(default: float, doc: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Any:
+def _real(
+    default: float, doc: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
+) -> Any:
     return field(default=default, metadata={"doc": doc, "above": above, "least": least, "most": most})
 
 
@@ -56,7 +58,9 @@ class RunConfig:
     rounds_per_block: int = _whole(10, "rounds before the next block, E", least=1)
     clock: str = _word("", "blocks by time of day instead of by rounds, as in 'day: 08:00-20:00, night: 20:00-08:00'")
     timezone: str = _word("UTC", "time zone of the clock")
-    clock_start: str = _word("", "simulate the clock from this time on (UTC), as 2026-03-27T12:00, instead of reading it")
+    clock_start: str = _word(
+        "", "simulate the clock from this time on (UTC), as 2026-03-27T12:00, instead of reading it"
+    )
     clock_step: float = _real(10.0, "minutes that a round takes on the simulated clock", above=0, most=1e6)
     local_iterations: int = _whole(10, "SGD steps of a client in a round, I", least=1)
     batch_size: int = _whole(2, "examples of a step; 0: the whole shard", least=0)
@@ -65,23 +69,32 @@ class RunConfig:
     participation: float = _real(1.0, "fraction of the clients that take part in a round", above=0, most=1)
     averaging: str = _word("exponential", "how models are folded into a predictor", ("mean", "exponential"))
     decay: float = _real(0.5, "weight of the old predictor in exponential averaging", least=0, most=1)
-    weighting: str = _word("clients", "what an update counts by: each client alike, or its examples", ("clients", "examples"))
+    weighting: str = _word(
+        "clients", "what an update counts by: each client alike, or its examples", ("clients", "examples")
+    )
     aggregation: str = _word("mean", "how updates become one model", ("mean", "median", "trimmed-mean"))
     trim: float = _real(0.25, "fraction of the replies that trimmed-mean drops at each end", least=0, most=0.49)
-    max_update_norm: float = _real(0.0, "reject updates that move the model further than this (l2); 0: no bound", least=0)
+    max_update_norm: float = _real(
+        0.0, "reject updates that move the model further than this (l2); 0: no bound", least=0
+    )
     quarantine_after: int = _whole(3, "rejected updates in a row after which a node sits out; 0: never", least=0)
     quarantine_rounds: int = _whole(10, "rounds that such a node sits out", least=1)
     selection_examples: int = _whole(0, "examples a client judges the chains on; 0: its whole shard", least=0)
-    min_replies: float = _real(0.5, "fraction of the cohort that must answer, or the round is repeated", above=0, most=1)
+    min_replies: float = _real(
+        0.5, "fraction of the cohort that must answer, or the round is repeated", above=0, most=1
+    )
     round_timeout: float = _real(600.0, "seconds a round waits for replies", above=0)
     round_attempts: int = _whole(10, "times a round without enough replies is tried; 0: without end", least=0)
     node_timeout: float = _real(120.0, "seconds to wait for nodes to appear; 0: without end", least=0)
-    nodes: int = _whole(0, "SuperNodes to simulate, or to wait for when deployed; auto: one a CPU, or one", least=1, auto=True)
+    nodes: int = _whole(
+        0, "SuperNodes to simulate, or to wait for when deployed; auto: one a CPU, or one", least=1, auto=True
+    )
     engine: str = _word(AUTO, "training engine; auto: the fastest that takes the model", ENGINES)
     seed: int = _whole(0, "everything random derives from it", least=0)
     eval_every: int = _whole(0, "rounds between evaluations; auto: about four a block", least=1, auto=True)
-    checkpoint_every: int = _whole(0, "rounds between checkpoints; auto: every round, or every few seconds when simulated",
-                                   least=1, auto=True)  # fmt: skip
+    checkpoint_every: int = _whole(
+        0, "rounds between checkpoints; auto: every round, or every few seconds in simulation", least=1, auto=True
+    )
     output: str = _word("", "folder of the run; default runs/NAME")
 
     def __post_init__(self) -> None:
@@ -164,7 +177,9 @@ def _check_range(item: Field[Any], value: Any) -> None:
         fits = True
     else:
         fits = (
-            value >= limits["least"] and value > limits.get("above", -math.inf) and value <= limits.get("most", math.inf)
+            value >= limits["least"]
+            and value > limits.get("above", -math.inf)
+            and value <= limits.get("most", math.inf)
         ) and value < 2**63
     if not fits:
         raise InputError(f"{key_of(item)} must be{_bounds(item) or ' a number below 2**63'}, got {value!r}")

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -145,12 +144,15 @@ def check_examples(x: NDArray[Any], y: NDArray[Any], where: str) -> None:
 
 def _digits() -> Dataset:
     record = json.loads(resources.files("common").joinpath("digits.json").read_text())
-    unpack: Callable[[str], NDArray[np.uint8]] = lambda text: np.frombuffer(zlib.decompress(base64.b85decode(text)), np.uint8)
-    levels = unpack(record["x"]).reshape(-1, *record["shape"])
+    levels = _unpack(record["x"]).reshape(-1, *record["shape"])
     x = np.round(levels * (255.0 / (record["levels"] - 1))).astype(np.uint8)
-    y = unpack(record["y"]).astype(np.int64)
+    y = _unpack(record["y"]).astype(np.int64)
     train, test = np.split(generator(0, "digits").permutation(len(y)), [len(y) * 4 // 5])
     return Dataset(x[train], y[train], x[test], y[test])
+
+
+def _unpack(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(zlib.decompress(base64.b85decode(text)), np.uint8)
 
 
 # Class names in torchvision.datasets.

@@ -23,7 +23,9 @@ Factory = Callable[[Shape, int], nn.Module]
 def cnn(shape: Shape, classes: int) -> nn.Module:
     """The paper's network: PyTorch's tutorial CNN; 62,006 parameters for (3, 32, 32) and 10 classes."""
     if len(shape) != 3 or min(shape[1:]) < 16:
-        raise InputError(f"model cnn needs images of at least 16x16 as (channels, height, width), got shape {shape}; use mlp")
+        raise InputError(
+            f"model cnn needs images of at least 16x16 as (channels, height, width), got shape {shape}; use mlp"
+        )
     height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
     layers = [
         ("conv1", nn.Conv2d(shape[0], 6, 5)),
@@ -44,7 +46,12 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
 
 def mlp(shape: Shape, classes: int) -> nn.Module:
     """One hidden layer of 64: enough for digits."""
-    layers = [("flatten", nn.Flatten()), ("fc1", nn.Linear(prod(shape), 64)), ("relu", nn.ReLU()), ("fc2", nn.Linear(64, classes))]
+    layers = [
+        ("flatten", nn.Flatten()),
+        ("fc1", nn.Linear(prod(shape), 64)),
+        ("relu", nn.ReLU()),
+        ("fc2", nn.Linear(64, classes)),
+    ]
     return nn.Sequential(OrderedDict(layers))
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from common.errors import InputError
 
 _DAMAGE = (
-    OSError, ValueError, KeyError, EOFError, TypeError, SyntaxError, OverflowError, RuntimeError, MemoryError, IndexError,
-    NotImplementedError, UnicodeError, struct.error, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+    OSError, ValueError, KeyError, EOFError, TypeError, SyntaxError, OverflowError, RuntimeError, MemoryError,
+    IndexError, NotImplementedError, UnicodeError, struct.error, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
 )  # fmt: skip
 
 

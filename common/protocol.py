@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, MetricRecordValues, RecordDict
 
 from common.layout import Layout, Vector
 
@@ -163,7 +163,7 @@ def _read_slot_and_clients(record: ConfigRecord) -> dict[str, Any]:
 
 
 def write_update(update: Update, layout: Layout) -> RecordDict:
-    metrics: dict[str, int | float] = {
+    metrics: dict[str, MetricRecordValues] = {
         "num-clients": update.losses.num_clients,
         "num-examples": update.losses.num_examples,
     }
@@ -216,10 +216,12 @@ def size_of(record: ArrayRecord) -> int:
 
 
 def decode(record: ArrayRecord, layout: Layout, chain: str) -> Vector:
-    """Return the vector of a model whose names, shapes and dtypes are those of ``layout`` and whose values are finite."""
+    """Return the vector of a model with the names, shapes and dtypes of ``layout`` and finite values."""
     if set(record) != set(layout.names):
         odd = sorted(set(record) ^ set(layout.names))[0]
-        raise ProtocolError(f"{chain}: array {odd[:80]!r} is {'missing' if odd in layout.names else 'not of this model'}")
+        raise ProtocolError(
+            f"{chain}: array {odd[:80]!r} is {'missing' if odd in layout.names else 'not of this model'}"
+        )
     vector = np.empty(layout.size, np.float32)
     for name, target in layout.unflatten(vector).items():
         target[...] = _decode_array(record[name], target.shape, f"{chain}: {name}")
@@ -261,14 +263,18 @@ def _whole(record: Mapping[str, Any], key: str, least: int, most: int = _MOST) -
 
 def _real(record: Mapping[str, Any], key: str) -> float:
     value = record.get(key)
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise ProtocolError(f"{key} must be a finite number, got {str(value)[:80]}")
     return float(value)
 
 
 def _client_ids(record: Mapping[str, Any]) -> tuple[int, ...]:
     clients = record.get("clients")
-    if not isinstance(clients, list) or not clients or any(type(item) is not int or not 0 <= item < 2**31 for item in clients):
+    if (
+        not isinstance(clients, list)
+        or not clients
+        or any(type(item) is not int or not 0 <= item < 2**31 for item in clients)
+    ):
         raise ProtocolError(f"clients must be client ids from 0, got {str(clients)[:80]}")
     if len(set(clients)) != len(clients):
         raise ProtocolError("clients has an id twice")

@@ -69,7 +69,7 @@ def test_path(folder: Path, block: int) -> Path:
 
 
 def write(folder: Path, shards: Shards, clients: Sequence[int], *, with_test: bool = True) -> None:
-    """Write the shards of ``clients`` as a folder; the manifest comes last, so a broken-off folder is not taken for one."""
+    """Write the shards of ``clients`` as a folder; the manifest comes last and makes it one."""
     for client in clients:
         shard_path(folder, client, 0).parent.mkdir(parents=True, exist_ok=True)
         for block in range(shards.blocks):
@@ -105,7 +105,8 @@ def _manifest(path: Path) -> tuple[tuple[int, ...], int, int, tuple[int, ...]]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{path}: format must be {FORMAT}, got {manifest.get('format') if isinstance(manifest, dict) else manifest!r}")
+        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise InputError(f"{path}: format must be {FORMAT}, got {found!r}")
     shape = _positive_integers(manifest, "shape", path)
     clients = _positive_integers(manifest, "clients", path, least=0)
     if len(set(clients)) != len(clients):
@@ -116,6 +117,10 @@ def _manifest(path: Path) -> tuple[tuple[int, ...], int, int, tuple[int, ...]]:
 
 def _positive_integers(manifest: dict[str, Any], key: str, path: Path, least: int = 1) -> tuple[int, ...]:
     value = manifest.get(key)
-    if not isinstance(value, list) or not value or any(type(item) is not int or not least <= item < 2**31 for item in value):
+    if (
+        not isinstance(value, list)
+        or (not value and key != "clients")
+        or any(type(item) is not int or not least <= item < 2**31 for item in value)
+    ):
         raise InputError(f"{path}: {key} must be whole numbers of at least {least}, got {str(value)[:80]}")
     return tuple(value)

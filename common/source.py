@@ -35,10 +35,16 @@ def open_shards(config: RunConfig) -> Shards:
     """Return the data that ``config`` names: cut from a data set, or a folder of shards."""
     if config.shape:
         return NoData(_shape(config.shape), config.classes or 10, config.blocks)
-    if Path(config.data).is_dir() or "/" in config.data and not config.data.endswith(".npz"):
+    if Path(config.data).is_dir() or ("/" in config.data and not config.data.endswith(".npz")):
         return ShardFolder(Path(config.data))
     return _cut(
-        config.data, config.blocks, config.clients, config.labels_per_block, config.client_skew, config.shuffled, config.seed
+        config.data,
+        config.blocks,
+        config.clients,
+        config.labels_per_block,
+        config.client_skew,
+        config.shuffled,
+        config.seed,
     )
 
 

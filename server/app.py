@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from common.config import RunConfig
 from server.folder import RunFolder
 from server.grid import EagerGrid
-from server.progress import LoggedProgress
+from server.progress import TerminalProgress
 from server.run import Run, train
 
 app = ServerApp()
@@ -21,4 +21,4 @@ def main(grid: Grid, context: Context) -> None:
     """Run the one configuration of the run-config; its folder is relative to the SuperLink's working directory."""
     config = RunConfig.from_mapping(context.run_config)
     folder = RunFolder(Path(config.output or f"runs/flower-{context.run_id}").absolute())
-    train([Run(config, folder)], EagerGrid(grid), nodes=config.nodes or 1, progress=LoggedProgress())
+    train([Run(config, folder)], EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))

@@ -1,7 +1,7 @@
 """Checkpoints: the whole state of a run as safetensors and JSON with checksums; the last two are kept.
 
-    checkpoint/00000120.safetensors   the distinct vectors of the state
-    checkpoint/00000120.json          everything else, and the SHA-256 of both; its rename is what commits
+checkpoint/00000120.safetensors   the distinct vectors of the state
+checkpoint/00000120.json          everything else, and the SHA-256 of both; its rename is what commits
 """
 
 from __future__ import annotations
@@ -103,7 +103,16 @@ def load_checkpoint(path: Path) -> Checkpoint:
         return _checkpoint(body, load(tensors))
     except DamagedError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
         raise DamagedError(f"{type(error).__name__}: {error}") from error
 
 
@@ -111,7 +120,9 @@ def check_same_config(saved: dict[str, Any], config: RunConfig) -> None:
     """Refuse to go on with another configuration than the checkpoint's, and name the first difference."""
     for key, value in config.to_mapping().items():
         if key not in _MAY_DIFFER and saved.get(key) != value:
-            raise InputError(f"--resume: the checkpoint has {key} = {saved.get(key)!r}, this run {value!r}; they must agree")
+            raise InputError(
+                f"--resume: the checkpoint has {key} = {saved.get(key)!r}, this run {value!r}; they must agree"
+            )
 
 
 def _checkpoint(body: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any]]) -> Checkpoint:

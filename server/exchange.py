@@ -47,13 +47,15 @@ class Exchange(Generic[Reply]):
     def send(self) -> list[Message]:
         """Return the messages, one a node; the models in them are encoded once."""
         self.messages = [
-            Message(self.write(order, self.models), node, self.message_type, ttl=self.ttl, group_id=str(order.server_round))
+            Message(
+                self.write(order, self.models), node, self.message_type, ttl=self.ttl, group_id=str(order.server_round)
+            )
             for node, order in self.orders.items()
         ]
         return self.messages
 
     def receive(self, replies: Iterable[Message]) -> Answered[Reply]:
-        """Return what is in the replies: a node's first answer counts; one that is silent or answers wrongly is rejected."""
+        """Return what the replies say: a node's first answer counts; silence and wrong answers are rejected."""
         # Error replies of a dead node come from the SuperLink's own id: only the message id tells whose they are.
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
         accepted: dict[int, Reply] = {}

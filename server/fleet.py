@@ -87,7 +87,9 @@ class Fleet:
             return
         self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
         self._refused &= online
-        for node, identity in sorted(self._ask(grid, sorted(online - self._nodes.keys() - self._refused)), key=_by_client):
+        for node, identity in sorted(
+            self._ask(grid, sorted(online - self._nodes.keys() - self._refused)), key=_by_client
+        ):
             if problem := self._problem(identity):
                 LOG.warning("node %d is refused: %s", node, problem)
                 self._refused.add(node)
@@ -98,7 +100,7 @@ class Fleet:
 
     def cohort(self, server_round: int, attempt: int) -> dict[int, tuple[int, ...]]:
         """Return the clients of a round by node, drawn from the seed and the round; sorted, so reruns agree."""
-        held = frozenset(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
+        held = frozenset(self.held(server_round))
         if held != self._held:
             self._held, self._clients = held, sorted(c for c, node in self._hosts.items() if node not in held)
         clients = self._clients
@@ -111,6 +113,10 @@ class Fleet:
         for client in clients:
             by_node.setdefault(self._hosts[client], []).append(client)
         return {node: tuple(hosted) for node, hosted in by_node.items()}
+
+    def held(self, server_round: int) -> tuple[int, ...]:
+        """Return the nodes that sit out."""
+        return tuple(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
 
     def host(self, node: int) -> int:
         """Return the name that a node keeps over restarts: its lowest client."""

@@ -53,7 +53,8 @@ def trimmed_mean(models: Sequence[Vector], trim: float) -> Vector:
     """Return the coordinate-wise mean without the floor(trim * n) smallest and largest values."""
     cut = int(trim * len(models))
     ordered = np.sort(np.stack(models), axis=0)
-    return ordered[cut : len(models) - cut].mean(axis=0, dtype=np.float64).astype(np.float32)
+    kept: Vector = ordered[cut : len(models) - cut].mean(axis=0, dtype=np.float64).astype(np.float32)
+    return kept
 
 
 @dataclass(frozen=True)

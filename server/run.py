@@ -111,7 +111,9 @@ def _saved(runs: Sequence[Run]) -> Checkpoint | None:
         return None
     check_same_config(saved.config, runs[0].config)
     if len(saved.positions) != len(runs):
-        raise InputError(f"--resume: the checkpoint was of {len(saved.positions)} runs together, this is of {len(runs)}")
+        raise InputError(
+            f"--resume: the checkpoint was of {len(saved.positions)} runs together, this is of {len(runs)}"
+        )
     return saved
 
 

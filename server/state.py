@@ -15,13 +15,14 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What happened in a round. bytes_down and bytes_up are by chain; losses are of the models that the round produced."""
+    """What happened in a round. Bytes are by chain; losses are of the models that the round produced."""
 
     slot: Slot
     attempts: int = 0
     clients_asked: int = 0
     clients_answered: int = 0
     rejections: tuple[Rejection, ...] = ()
+    quarantined: tuple[int, ...] = ()
     bytes_down: Sizes = field(default_factory=dict)
     bytes_up: Sizes = field(default_factory=dict)
     train_losses: Mapping[str, float] = field(default_factory=dict)
@@ -47,19 +48,21 @@ class RoundRecord:
             "rejections": [
                 {"node": str(r.node), "clients": list(r.clients), "reason": r.reason} for r in self.rejections
             ],
+            "quarantined": [str(node) for node in self.quarantined],
             "bytes-down": sum(size for chain, size in self.bytes_down.items() if chain in mine),
             "bytes-up": sum(size for chain, size in self.bytes_up.items() if chain in mine),
             "seconds": round(self.seconds, 6),
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``from_json`` makes the record of again, for the checkpoint of a round that awaits its selection."""
+        """Return what ``from_json`` reads, for the checkpoint of a round that awaits its selection."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RoundRecord:
-        rejections = tuple(Rejection(r["node"], tuple(r["clients"]), r["reason"], r["bad"]) for r in value["rejections"])
-        return cls(**{**value, "slot": Slot(**value["slot"]), "rejections": rejections})
+        rejections = tuple(Rejection(**{**one, "clients": tuple(one["clients"])}) for one in value["rejections"])
+        quarantined = tuple(value["quarantined"])
+        return cls(**{**value, "slot": Slot(**value["slot"]), "rejections": rejections, "quarantined": quarantined})
 
 
 CHAINS = ("mixed", "separate")

@@ -5,52 +5,44 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
+from common import console
 from common.config import RunConfig, flags, key_of
-from common.errors import InputError, RunError
-from common.logs import set_up_logging
+from common.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 done, 1 the run failed, 2 bad usage or input, 130 interrupted."""
     options = _parser().parse_args(arguments)
-    set_up_logging(options.verbose)
+    console.log_to_console(verbose=options.verbose)
     # Models named package.module:factory may lie beside the experiment file.
     sys.path.append(os.getcwd())
     try:
-        options.command(options)
-    except (InputError, RunError) as error:
-        if options.verbose:
-            traceback.print_exc()
-        print(f"flower-simulation: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
+        return console.run(lambda: options.command(options), "flower-simulation", verbose=options.verbose)
     except KeyboardInterrupt:
-        print("\nflower-simulation: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
+        console.say("\nflower-simulation: interrupted; --resume goes on from the last checkpoint")
         return 130
-    return 0
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int:
     from simulation import report, results, table
     from simulation.experiment import load
     from simulation.run import run_experiment
 
     experiment = load(options.file, options.set)
-    folders = run_experiment(
-        experiment, resume=options.resume, overwrite=options.overwrite, verbose=options.verbose
-    )
+    folders = run_experiment(experiment, resume=options.resume, overwrite=options.overwrite, verbose=options.verbose)
     runs = [results.read(folder) for folder in folders]
     page = report.write(experiment.output, runs, experiment.title)
     table.show(runs)
     print(f"report: {page}")
+    return 0
 
 
-def _shards(options: argparse.Namespace) -> None:
+def _shards(options: argparse.Namespace) -> int:
     from common import shards
     from common.source import open_shards
 
@@ -65,6 +57,7 @@ def _shards(options: argparse.Namespace) -> None:
     if groups > 1:
         shards.write(options.output / "server", source, source.clients[:0], with_test=True)
     print(f"{len(source.clients)} clients, {source.blocks} blocks in {options.output}")
+    return 0
 
 
 _SHARD_KEYS = ("data", "blocks", "clients", "labels-per-block", "client-skew", "shuffled", "seed")
@@ -81,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run an experiment file",
-        description="Run an experiment file: flat keys; a list as a value is a sweep. Writes metrics, predictors and report.",
+        description="Run an experiment file; a list as a value is a sweep. Writes metrics, predictors and a report.",
         epilog="keys:\n" + "\n".join(_key_help()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -118,10 +111,13 @@ def _default(item: Field[Any]) -> str:
 
 def _add_flag(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
     """Offer a key of the configuration as a flag; its value is checked by RunConfig, as everywhere."""
-    key, default = key_of(item), item.default
-    kind = argparse.BooleanOptionalAction if isinstance(default, bool) else "store"
-    convert = {} if isinstance(default, bool) else {"type": type(default), "metavar": type(default).__name__.upper()}
-    parser.add_argument(f"--{key}", dest=key, default=default, action=kind, help=item.metadata["doc"], **convert)
+    key, default, text = key_of(item), item.default, item.metadata["doc"]
+    if isinstance(default, bool):
+        parser.add_argument(f"--{key}", dest=key, default=default, action=argparse.BooleanOptionalAction, help=text)
+    else:
+        kind: type = type(default)
+        shown = f"{text} (default: {_default(item)})"
+        parser.add_argument(f"--{key}", dest=key, default=default, type=kind, metavar=kind.__name__.upper(), help=shown)
 
 
 if __name__ == "__main__":

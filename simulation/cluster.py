@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 # Read when ray is imported, which is why this stands before it.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -23,7 +24,7 @@ _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 @contextmanager
 def connected(*, verbose: bool) -> Iterator[int]:
     """Connect to Ray and yield the CPUs that it has; what was started here is stopped and removed on the way out."""
-    options = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
     address = os.environ.get("RAY_ADDRESS")
     scratch = None if address else tempfile.mkdtemp(prefix="perennial-")
     try:
@@ -38,7 +39,8 @@ def connected(*, verbose: bool) -> Iterator[int]:
                     _temp_dir=scratch,
                     **options,
                 )
-        yield int(ray.cluster_resources().get("CPU", 1))
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        yield max(1, int(resources.get("CPU", 1)))
     finally:
         ray.shutdown()
         if scratch:

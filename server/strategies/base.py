@@ -87,7 +87,7 @@ class BlockCyclic(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         slot = self._next
         assert slot is not None
-        record = RoundRecord(slot)
+        record = RoundRecord(slot, quarantined=self.fleet.held(slot.server_round))
         answered, record = self._until_enough(record, self._train, replies, lambda n: self._train_exchange(slot, n))
         updates = list(answered.replies.values())
         counts = [update.losses for update in updates]
@@ -191,7 +191,10 @@ class BlockCyclic(Strategy):
             reason = answered.rejections[0].reason if answered.rejections else "no node is there that may take part"
             problem = f"round {record.slot.server_round}: {heard} of {asked} clients answered ({reason})"
             if attempt == self.config.round_attempts:
-                raise RunError(f"{problem}, {attempt} times in a row; is min-replies {self.config.min_replies:g} too high?")
+                bound = self.config.min_replies
+                raise RunError(
+                    f"{problem}, {attempt} times in a row; are the clients well, or min-replies {bound:g} too high?"
+                )
             LOG.warning("%s; the round is repeated", problem)
             time.sleep(min(0.05 * 2**attempt, 10.0))
             self.fleet.gather(self._grid, 1)
