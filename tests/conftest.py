@@ -1,0 +1,159 @@
+"""What tests of several packages share: folders of shards written by hand, one Ray for all, and process tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from reference import Data
+
+COMMAND = Path(sys.executable).with_name("flower-simulation")
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+
+def make_data(blocks: int, clients: int, *, seed: int = 0, drift: float = 2.0) -> Data:
+    """Return blocks whose rules differ by ``drift`` around a common one: (2, 3) features, 3 classes."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=(6, 3))
+    data = []
+    for _ in range(blocks):
+        rule = common + drift * rng.normal(size=(6, 3))
+        xs = [rng.normal(size=(int(rng.integers(5, 12)), 2, 3)).astype(np.float32) for _ in range(clients)]
+        data.append([(x, (x.reshape(len(x), 6) @ rule).argmax(axis=1)) for x in xs])
+    return data
+
+
+def write_folder(folder: Path, data: Data, *, classes: int = 3, test: bool = True) -> Path:
+    """Write ``data`` as the folder of shards that the design describes, with no help from the packages."""
+    blocks, clients = len(data), len(data[0])
+    for client in range(clients):
+        (folder / f"client-{client:05d}").mkdir(parents=True)
+        for block in range(blocks):
+            x, y = data[block][client]
+            np.savez(folder / f"client-{client:05d}" / f"block-{block}.npz", x=x, y=y)
+    if test:
+        (folder / "test").mkdir()
+        for block in range(blocks):
+            x, y = (np.concatenate(part) for part in zip(*data[block], strict=True))
+            np.savez(folder / "test" / f"block-{block}.npz", x=x, y=y)
+    shape = list(data[0][0][0].shape[1:])
+    manifest = {"format": 1, "blocks": blocks, "classes": classes, "shape": shape, "clients": list(range(clients))}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def read_predictors(run: Path) -> list[dict[str, NDArray[np.float32]]]:
+    """Return each block's arrays from a run's folder."""
+    count = len(list((run / "predictors").glob("block-*.safetensors")))
+    return [load_file(run / "predictors" / f"block-{block}.safetensors") for block in range(count)]
+
+
+def read_metrics(run: Path, *, times: bool = False) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl, without the seconds unless asked: no two runs have the same."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return rows if times else [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Return the environment of a subprocess: quiet, and tied to no cluster."""
+    kept = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return {**kept, **QUIET, **extra}
+
+
+def run_command(*arguments: str | Path, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+    """Run flower-simulation as a user does."""
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return the command lines of all processes below ``pid``, by process id."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    below, grew = {pid}, True
+    while grew:
+        found = {child for child, parent in parents.items() if parent in below}
+        grew = not found <= below
+        below |= found
+    return {child: line for child in below - {pid} if (line := command_line(child))}
+
+
+def command_line(pid: int) -> str:
+    """Return a process's command line; empty where it is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def flower_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let messages be made outside a Flower run."""
+    for name, value in (("run_id", 1), ("node_id", 1), ("task_id", 0)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[int]:
+    """One Ray of two CPUs for all tests in this process."""
+    from simulation.cluster import connected
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with connected(verbose=False) as cpus:
+            yield min(cpus, 2)
+
+
+Simulate = Callable[..., dict[str, Path]]
+
+
+@pytest.fixture
+def simulate(shared_ray: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
+    """Run an experiment on the shared Ray; returns the runs' folders by name ('' for a single one)."""
+    from simulation import cluster, experiment, run
+
+    @contextmanager
+    def already_connected(*, verbose: bool) -> Iterator[int]:
+        yield shared_ray
+
+    monkeypatch.setattr(cluster, "connected", already_connected)
+
+    def simulated(output: str = "run", *, resume: bool = False, **keys: Any) -> dict[str, Path]:
+        folder = tmp_path / output
+        file = tmp_path / f"{output}.yaml"
+        content = {key.replace("_", "-"): str(value) if isinstance(value, Path) else value for key, value in keys.items()}
+        file.write_text(json.dumps({"output": str(folder), **content}))
+        paths = run.run_experiment(experiment.load(file), resume=resume, overwrite=False, verbose=False)
+        return {"" if path == folder else path.name: path for path in paths}
+
+    return simulated
