@@ -31,9 +31,7 @@ def check_insecure(host: str, *, anywhere: bool) -> str:
         return "without TLS: models and orders can be read and changed by whoever can listen on this machine"
     if anywhere:
         return f"WITHOUT TLS ON {host}: models and orders can be read and changed on the way, by anybody on the network"
-    raise InputError(
-        f"--insecure is for loopback addresses, got {host}; use TLS, or force it with --insecure-anywhere"
-    )
+    raise InputError(f"--insecure is for loopback addresses, got {host}; use TLS, or force it with --insecure-anywhere")
 
 
 def readable(path: Path, flag: str) -> Path:

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Lets a node connect, from now on and after every restart of the server. A running server takes notice in seconds.
+#
+#   deploy/admit.sh STATE-DIR FILE.pub...
+#
+# STATE-DIR: of `flower-server --state-dir`. The file's name is the node's name in the server's log.
+set -eu
+
+[ $# -ge 2 ] || { echo "usage: $0 STATE-DIR FILE.pub..." >&2; exit 2; }
+nodes=$1/nodes
+shift
+mkdir -p "$nodes"
+for key in "$@"; do
+    case $(head -c 20 "$key") in
+        ecdsa-sha2-nistp*) ;;
+        *) echo "$key is not a public ECDSA key in OpenSSH format; deploy/node-key.sh makes one" >&2; exit 2 ;;
+    esac
+    # Beside and renamed: the server must not read half a key.
+    cp "$key" "$nodes/.new" && mv "$nodes/.new" "$nodes/$(basename "$key")"
+    echo "admitted: $(basename "$key" .pub)"
+done
