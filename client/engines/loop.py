@@ -1,0 +1,106 @@
+"""Any nn.Module, by torch eager, one client after another: the engine the others are compared with."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from client.engines.base import Chain, Rows, Trained, Vector, Work
+from common.data import as_float
+
+# Judged rows are taken in parts, so that memory stays bounded.
+_PART = 256
+
+
+class LoopEngine:
+    """Trains a copy of ``module``. Float buffers (running statistics) are part of the state and are averaged like it.
+
+    What a module draws (dropout) depends on the client and its rows alone, so a chain does not change with the others.
+    """
+
+    name = "loop"
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = copy.deepcopy(module)
+        self._state = list(self._module.state_dict(keep_vars=True).values())
+        self._trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+
+    def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
+        """Return one result a chain; both chains see the same batches."""
+        if not work:
+            raise ValueError("an order needs at least one client, got none")
+        return [self._train_chain(chain, work) for chain in chains]
+
+    def judge(self, models: Sequence[Vector], work: Sequence[Work]) -> list[NDArray[np.float64]]:
+        """Return, for each model, every client's mean loss on its ``judged`` rows, (K,)."""
+        return [self._judge_model(model, work) for model in models]
+
+    def _train_chain(self, chain: Chain, work: Sequence[Work]) -> Trained:
+        losses = self._judge_model(chain.params, work)
+        total = np.zeros(chain.params.shape, np.float64)
+        train_losses = np.empty(len(work))
+        for k, client in enumerate(work):
+            self._load(chain.params)
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(_seed(client))
+                train_losses[k] = self._steps(client, chain.lr)
+            total += self._flat()
+        return Trained((total / len(work)).astype(np.float32), train_losses, losses)
+
+    def _steps(self, client: Work, lr: float) -> float:
+        self._module.train()
+        taken = []
+        for rows in client.steps:
+            loss = cross_entropy(self._module(_inputs(client, rows)), torch.from_numpy(client.y[rows]))
+            gradients = torch.autograd.grad(loss, self._trainable, allow_unused=True)
+            with torch.no_grad():
+                for parameter, gradient in zip(self._trainable, gradients, strict=True):
+                    if gradient is not None:
+                        parameter.sub_(gradient, alpha=lr)
+            taken.append(loss.detach())
+        return float(torch.stack(taken).double().mean()) if taken else float("nan")
+
+    def _judge_model(self, model: Vector, work: Sequence[Work]) -> NDArray[np.float64]:
+        self._load(model)
+        self._module.eval()
+        with torch.no_grad():
+            return np.array([self._mean_loss(client) for client in work])
+
+    def _mean_loss(self, client: Work) -> float:
+        total = 0.0
+        for at in range(0, client.judged.size, _PART):
+            rows = client.judged[at : at + _PART]
+            outputs = self._module(_inputs(client, rows))
+            total += float(cross_entropy(outputs, torch.from_numpy(client.y[rows]), reduction="sum"))
+        return total / client.judged.size if client.judged.size else float("nan")
+
+    def _load(self, model: Vector) -> None:
+        size = sum(value.numel() for value in self._state)
+        if model.shape != (size,):
+            raise ValueError(f"the model must have {size} parameters, got shape {model.shape}")
+        flat, at = torch.from_numpy(np.ascontiguousarray(model)), 0
+        with torch.no_grad():
+            for value in self._state:
+                value.copy_(flat[at : at + value.numel()].view_as(value))
+                at += value.numel()
+
+    def _flat(self) -> NDArray[np.float32]:
+        flat: NDArray[np.float32] = torch.cat([value.detach().reshape(-1) for value in self._state]).numpy()
+        return flat
+
+
+def _inputs(client: Work, rows: Rows) -> Tensor:
+    return torch.from_numpy(as_float(client.x[rows]))
+
+
+def _seed(client: Work) -> int:
+    digest = hashlib.blake2b(np.ascontiguousarray(client.steps, np.int64).tobytes(), digest_size=8)
+    digest.update(client.client.to_bytes(8, "little", signed=True))
+    return int.from_bytes(digest.digest(), "little") >> 1
