@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,7 +101,19 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         keys.stop()
         flower_run.finish(completed=completed)
         listener.stop()
+    if completed:
+        _report(run.folder.path)
     return 0 if completed else signals.exit_code()
+
+
+def _report(folder: Path) -> None:
+    """Write report.html where the libraries for it are installed; a server needs no figures to do its work."""
+    if importlib.util.find_spec("matplotlib") is None:
+        say(f"`flower-simulation report {folder}` makes figures of it, where perennial[simulation] is installed")
+        return
+    command = [sys.executable, "-m", "simulation.cli", "report", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    say(done.stdout.strip() if done.returncode == 0 else f"no report: {done.stderr.strip()[-200:]}")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from common.errors import InputError
 
 # A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise.
 DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0}
-# Keys that an experiment file has and a single run has no use for.
-_EXPERIMENT_KEYS = ("name", "title", "description")
+# What an experiment file may say beside the keys of a run.
+_TITLE, _RUNS = "title", "runs"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -81,7 +81,9 @@ def _read_file(path: Path | None) -> dict[str, object]:
         raise InputError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise InputError(f"--config {path} must hold `key: value` lines")
-    return {str(key): value for key, value in content.items() if key not in _EXPERIMENT_KEYS}
+    if _RUNS in content:
+        raise InputError(f"--config {path} lists several runs, a server runs one at a time; copy the one you mean")
+    return {str(key): value for key, value in content.items() if key != _TITLE}
 
 
 def _scalar(key: str, text: str) -> object:

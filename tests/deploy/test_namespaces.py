@@ -15,9 +15,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import environment, read_metrics, read_predictors
-from deploy.device import COUNT_ROUND, FORGED_ROUND, LATE_ROUND, NAN_ROUND, SHAPE_ROUND
-from deploy.lab import CLIENTS, IMPOSSIBLE, OUTSIDER, PORT, SERVER, Lab, Process, device, laboratory, rows, wait_until
+
+from tests.conftest import environment, read_metrics, read_predictors
+from tests.deploy.device import COUNT_ROUND, FORGED_ROUND, LATE_ROUND, NAN_ROUND, SHAPE_ROUND
+from tests.deploy.lab import (
+    CLIENTS,
+    IMPOSSIBLE,
+    OUTSIDER,
+    PORT,
+    SERVER,
+    Lab,
+    Process,
+    device,
+    laboratory,
+    rows,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(600)]
 
@@ -32,6 +45,7 @@ EXPERIMENT: dict[str, object] = {
     "local_iterations": 5,
     "min_replies": 1.0,
     "seed": 3,
+    "engine": "loop",
 }
 KILLS = 5
 # The rows of a run, and what its server said.
@@ -128,7 +142,7 @@ def interrupted(lab: Lab, unbroken: Path) -> Interrupted:
     moments = sorted(rng.sample(range(1, ROUNDS - 1), KILLS + 1))
     for number, moment in zip([signal.SIGINT] + [signal.SIGKILL] * KILLS, moments, strict=True):
         server = lab.server(run.output, "--resume", **EXPERIMENT)
-        wait_until(lambda at=moment: len(rows(run.output)) >= at, 120, f"round {moment}\n{server.said()[-2000:]}")
+        wait_until(lambda at=moment: len(rows(run.output)) >= at, 240, f"round {moment}\n{server.said()[-2000:]}")
         time.sleep(rng.uniform(0, 0.3))
         run.exits.append(server.end(number))
         run.rounds_at_exit.append(len(rows(run.output)))
@@ -323,7 +337,7 @@ class Outage:
         devices = [lab.client(0, program=(DEVICE, "slow")), *(lab.client(number) for number in range(1, CLIENTS))]
         settings = {**EXPERIMENT, "rounds_per_block": OUTAGE_ROUNDS // 4, "min_replies": 0.5}
         server = lab.server(self.output, **settings)
-        wait_until(lambda: len(rows(self.output)) >= 3, 120, server.said()[-2000:])
+        wait_until(lambda: len(rows(self.output)) >= 3, 240, server.said()[-2000:])
         cut_at = time.monotonic()
         lab.network.cut(device(1))
         devices[2].end(signal.SIGKILL)

@@ -1,0 +1,205 @@
+"""The stock way: flower-superlink behind a door of ours, and `flwr run`. Public commands of Flower only.
+
+For a flwr that ``common.flower141`` was not written for, and for ``--attach``. Rounds take several seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx
+
+from common import console
+from common.config import RunConfig
+from common.console import say
+from common.endpoint import check_insecure, parse_address, readable
+from common.errors import InputError, RunError
+from server.forward import Forward
+from server.listener import Listener
+
+_CONNECTION = "perennial"
+_PACKAGES = ("common", "server", "client")
+_START_SECONDS = 60.0
+
+
+def serve(config: RunConfig, arguments: argparse.Namespace) -> int:
+    """Start a SuperLink on loopback and a door before it, and run on it."""
+    if not arguments.insecure and not arguments.tls_ca:
+        raise InputError("the stock runtime needs --tls-ca beside --tls-cert: Flower's processes check the certificate")
+    home = arguments.state_dir.absolute() / "flwr"
+    port = _free_port()
+    with _superlink(arguments, home, port) as link:
+        _wait_for_health(link, port, arguments)
+        flower = Flower(home, f"127.0.0.1:{port}", arguments.tls_ca)
+        if not (arguments.insecure or arguments.any_node):
+            for key in sorted((arguments.state_dir / "nodes").glob("*.pub")):
+                flower.register(key)
+        scheme = "http" if arguments.insecure else "https"
+        door = Forward(f"{scheme}://127.0.0.1:{port}", arguments.tls_ca)
+        listener = Listener(door, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)
+        listener.start()
+        say(f"listening on {arguments.host}:{listener.port}, results in {config.output}")
+        try:
+            return flower.run(config, arguments.state_dir.absolute() / "app")
+        finally:
+            listener.stop()
+
+
+def attach(config: RunConfig, arguments: argparse.Namespace) -> int:
+    """Run on a SuperLink that is there; results are written where it runs its apps."""
+    if arguments.resume:
+        raise InputError("--resume and --attach exclude each other: the checkpoint lies on the SuperLink's machine")
+    host, _ = parse_address(arguments.attach)
+    if arguments.insecure or arguments.insecure_anywhere:
+        say(f"flower-server: {check_insecure(host, anywhere=arguments.insecure_anywhere)}")
+    elif not arguments.tls_ca:
+        raise InputError("--attach needs --tls-ca, or --insecure for a SuperLink without TLS on this machine")
+    state = arguments.state_dir.absolute()
+    ca = readable(arguments.tls_ca, "--tls-ca") if arguments.tls_ca else None
+    return Flower(state / "flwr", arguments.attach, ca).run(config, state / "app")
+
+
+class Flower:
+    """The ``flwr`` command, told where the SuperLink is."""
+
+    def __init__(self, home: Path, address: str, ca: Path | None) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        security = f"root-certificates = {json.dumps(str(ca.absolute()))}" if ca else "insecure = true"
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\naddress = "{address}"\n{security}\n'
+        )
+        self._environment = environment(home)
+
+    def register(self, key: Path) -> None:
+        """Admit a node; one that is admitted already stays so."""
+        done = self._flwr("supernode", "register", str(key), _CONNECTION)
+        if done.returncode and "already in use" not in done.stdout + done.stderr:
+            say(f"{key.name} admits nobody: {' '.join((done.stdout + done.stderr).split())[-200:]}")
+
+    def run(self, config: RunConfig, app: Path) -> int:
+        """Submit the run, show its log, and return its exit code. Ctrl-C stops it."""
+        stage(app, config.to_mapping())
+        done = self._flwr("run", str(app), _CONNECTION, "--format", "json")
+        answer = _json(done.stdout)
+        if not answer.get("success"):
+            raise RunError(f"Flower did not take the run: {' '.join((done.stdout + done.stderr).split())[-300:]}")
+        run_id = str(answer["run-id"])
+        say(f"run {run_id} submitted")
+        signals = console.Signals("stopping the run")
+        with subprocess.Popen([_command("flwr"), "log", run_id, _CONNECTION, "--stream"], env=self._environment) as log:
+            while log.poll() is None and not signals.stop.wait(0.2):
+                pass
+            if signals.stop.is_set():
+                log.terminate()
+                self._flwr("stop", run_id, _CONNECTION)
+                return signals.exit_code()
+        status = self._status(run_id)
+        if status != "finished:completed":
+            raise RunError(f"run {run_id} ended as {status}")
+        return 0
+
+    def _status(self, run_id: str) -> str:
+        runs = _json(self._flwr("list", "--run-id", run_id, _CONNECTION, "--format", "json").stdout).get("runs")
+        return str(runs[0].get("status")) if isinstance(runs, list) and runs else "unknown"
+
+    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [_command("flwr"), *arguments], env=self._environment, capture_output=True, text=True, check=False
+        )
+
+
+def stage(app: Path, config: Mapping[str, object]) -> None:
+    """Write the app as Flower bundles it: the packages, and a pyproject whose run-config is this run's."""
+    root = Path(__file__).resolve().parents[1]
+    shutil.rmtree(app, ignore_errors=True)
+    for package in _PACKAGES:
+        shutil.copytree(root / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
+    values = {**config, "output": str(Path(str(config["output"])).absolute())}
+    if Path(str(config["data"])).exists():
+        values["data"] = str(Path(str(config["data"])).absolute())
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    (app / "pyproject.toml").write_text(
+        '[project]\nname = "perennial"\nversion = "0.1.0"\n[tool.flwr.app]\npublisher = "perennial"\n'
+        '[tool.flwr.app.components]\nserverapp = "server.app:app"\nclientapp = "client.app:app"\n'
+        "[tool.flwr.app.config]\n" + "\n".join(lines) + "\n"
+    )
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's processes: quiet, and installing nothing."""
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        # Its processes are found by name.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+@contextlib.contextmanager
+def _superlink(arguments: argparse.Namespace, home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    home.mkdir(parents=True, exist_ok=True)
+    command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
+    if arguments.insecure:
+        command += ["--insecure"]
+    else:
+        command += ["--ssl-ca-certfile", str(arguments.tls_ca), "--ssl-certfile", str(arguments.tls_cert)]
+        command += ["--ssl-keyfile", str(arguments.tls_key)]
+        command += [] if arguments.any_node else ["--enable-supernode-auth"]
+    log = (home / "superlink.log").open("ab")
+    process = subprocess.Popen(command, env=environment(home), cwd=home, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+def _wait_for_health(link: subprocess.Popen[bytes], port: int, arguments: argparse.Namespace) -> None:
+    verify = False if arguments.insecure else ssl.create_default_context(cafile=str(arguments.tls_ca))
+    url = f"http{'' if arguments.insecure else 's'}://127.0.0.1:{port}/health"
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(url, verify=verify, timeout=5).is_success:
+                return
+        if link.poll() is not None or time.monotonic() > deadline:
+            raise RunError(f"flower-superlink did not start; see {arguments.state_dir / 'flwr' / 'superlink.log'}")
+        time.sleep(0.2)
+
+
+def _json(text: str) -> dict[str, object]:
+    """Return the JSON object in what a command printed; empty where there is none."""
+    try:
+        value = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _command(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,170 @@
+"""The two commands before anything runs: what they refuse, in one line and with exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client import cli as client_cli
+from common import endpoint, flower141
+from common.config import RunConfig, flags, key_of
+from common.errors import InputError
+from server import cli as server_cli
+from server import options
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    from tests.deploy.lab import write_shards
+
+    write_shards(tmp_path)
+    return tmp_path / "shards" / "device-0"
+
+
+def refused(capsys: pytest.CaptureFixture[str], main: object, *arguments: object) -> str:
+    """Return the one line that a command says before it ends with 2."""
+    assert callable(main)
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    return said[-1]
+
+
+def test_the_client_wants_tls_unless_told_otherwise(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--data", shards)
+    assert said.startswith("flower-client: give --ca")
+
+
+def test_insecure_is_for_loopback_only(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, client_cli.main, "--server", "server.example:8000", "--data", shards, "--insecure")
+    assert "--insecure-anywhere" in said
+    said = refused(capsys, server_cli.main, "--host", "0.0.0.0", "--insecure")
+    assert "--insecure-anywhere" in said
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1"])
+def test_loopback_is_recognized(host: str) -> None:
+    assert endpoint.is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["localhost.example", "10.0.0.1", "0.0.0.0", "::", "128.0.0.1", "127.0.0.1.example"])
+def test_what_may_be_another_machine_is_not_loopback(host: str) -> None:
+    assert not endpoint.is_loopback(host)
+
+
+def test_going_without_tls_elsewhere_is_loud_when_forced() -> None:
+    assert "WITHOUT TLS" in endpoint.check_insecure("10.0.0.1", anywhere=True)
+
+
+@pytest.mark.parametrize("text", ["server", "server:", ":80", "server:0", "server:65536", "https://server:80", "a:b"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="HOST:PORT"):
+        endpoint.parse_address(text)
+
+
+def test_addresses_are_split_at_the_last_colon() -> None:
+    assert endpoint.parse_address("server.example:8000") == ("server.example", 8000)
+    assert endpoint.parse_address("[2001:db8::1]:8000") == ("2001:db8::1", 8000)
+
+
+def test_the_client_says_at_once_that_a_shard_is_wrong(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(shards / "client-00000" / "block-1.npz", x=np.zeros((3, 5), np.float32), y=np.zeros(3, np.int64))
+    said = refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--data", shards, "--insecure")
+    assert "block-1.npz" in said
+    assert "shape" in said
+
+
+def test_the_client_says_at_once_that_a_folder_holds_no_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--data", tmp_path, "--insecure")
+    assert "manifest.json" in said
+
+
+def test_the_client_refuses_a_key_that_is_none(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key").write_text("no key\n")
+    arguments = ("--server", "127.0.0.1:1", "--data", shards, "--ca", tmp_path / "key", "--key", tmp_path / "key")
+    assert "deploy/node-key.sh" in refused(capsys, client_cli.main, *arguments)
+
+
+@pytest.mark.parametrize("missing", ["--ca", "--key"])
+def test_the_client_names_a_file_that_is_missing(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    here = {"--ca": shards / "manifest.json", "--key": shards / "manifest.json", missing: tmp_path / "gone"}
+    arguments = [part for pair in here.items() for part in pair]
+    assert "gone" in refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--data", shards, *arguments)
+
+
+def test_the_server_wants_a_certificate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--tls-cert" in refused(capsys, server_cli.main, "--strategy", "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--strategy", "fedprox"), "strategy must be one of fedavg"),
+        (("--cycles", "0"), "cycles"),
+        (("--cycles", "many"), "cycles"),
+        (("--config", "gone.yaml"), "gone.yaml"),
+        (("--port", "70000"), "--port"),
+        (("--insecure", "--tls-cert", "x"), "exclude"),
+    ],
+)
+def test_the_server_refuses_bad_usage(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(capsys, server_cli.main, *arguments)
+
+
+def test_every_key_of_a_run_is_a_flag_of_the_server() -> None:
+    offered = {text for action in options.parser()._actions for text in action.option_strings}
+    assert {f"--{key_of(item)}" for item in flags()} <= offered
+
+
+def test_flags_overrule_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("title: a test\nstrategy: [fedavg, mc-psgd]\ncycles: 3\nlr-mixed: 0.5\n")
+    parsed = options.parse(["--config", str(file), "--strategy", "mm-psgd", "--cycles", "4"])
+    config = options.run_config(parsed)
+    assert (config.strategy, config.cycles, config.lr_mixed) == ("mm-psgd", 4, 0.5)
+
+
+def test_a_deployed_run_waits_for_devices_without_end() -> None:
+    config = options.run_config(options.parse([]))
+    assert (config.node_timeout, config.round_attempts) == (0, 0)
+    assert (RunConfig().node_timeout, RunConfig().round_attempts) != (0, 0)
+
+
+@pytest.mark.parametrize("text", ["strategy: [fedavg, mc-psgd]\n", "runs: [{seed: 1}, {seed: 2}]\n"])
+def test_a_file_of_several_runs_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "runs.yaml").write_text(text)
+    with pytest.raises(InputError, match="one at a time"):
+        options.run_config(options.parse(["--config", str(tmp_path / "runs.yaml")]))
+
+
+def test_another_flower_goes_the_stock_way_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from server import stock
+
+    monkeypatch.setattr(flower141, "version", lambda _: "1.42.0")
+    monkeypatch.setattr(stock, "serve", lambda config, arguments: 17)
+    assert server_cli.main(["--insecure"]) == 17
+    assert "flwr 1.42.0 is installed" in capsys.readouterr().err
+
+
+def test_a_device_needs_neither_ray_nor_plotting_nor_scikit_learn() -> None:
+    code = (
+        "import sys, client.cli, client.node, client.keys, client.app, common.flower141.fleet\n"
+        "heavy = ('ray', 'matplotlib', 'sklearn', 'scipy', 'pandas', 'uvicorn')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
