@@ -17,7 +17,7 @@ from common.errors import InputError
 from common.schedule import RoundSchedule, Schedule
 
 AUTO = "auto"
-STRATEGIES = ("fedavg", "mm-psgd", "mc-psgd")
+STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd")
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,44 +15,45 @@ from common.data import Shard, Shards, as_float
 from common.layout import Layout
 from server.psgd import Predictors, Vector
 
-_BATCH = 500
+_BATCH = 250
 
 
 class Evaluator:
-    """Keeps what it found of a model: between two evaluations most predictors have not changed."""
+    """Keeps what it found of each model: readers share models, and most predictors change seldom."""
 
     def __init__(self, network: nn.Module, layout: Layout, shards: Shards) -> None:
         self._network, self._layout = network.eval(), layout
         self._tests = [shards.test(block) for block in range(shards.blocks)]
-        self._known: dict[int, tuple[Vector, float]] = {}
+        self._known: dict[int, tuple[Vector, dict[int, float]]] = {}
+        # Batches in threads of our own: torch's threads wait by spinning, which on a busy machine takes ages.
+        torch.set_num_threads(1)
+        self._threads = ThreadPoolExecutor(os.cpu_count())
 
-    def accuracies(self, predictors: Predictors, owner: int = 0) -> list[float] | None:
-        """Return the accuracy of each block's predictor, or None where a block has no test set.
+    def accuracies(self, readers: Sequence[Predictors]) -> list[list[float]] | None:
+        """Return, for each reader, the accuracy of every block's predictor; None where a block has no test set."""
+        if any(test is None for test in self._tests):
+            return None
+        wanted: dict[int, tuple[Vector, set[int]]] = {}
+        for predictors in readers:
+            for block, model in enumerate(predictors.models):
+                wanted.setdefault(id(model), (model, set()))[1].add(block)
+        # The vector is kept with what is known of it, so that its id stays its own.
+        known = {key: self._known.get(key, (model, {})) for key, (model, _) in wanted.items()}
+        for key, (model, blocks) in wanted.items():
+            if missing := sorted(blocks - known[key][1].keys()):
+                known[key][1].update(self._judge(model, missing))
+        self._known = known
+        return [[known[id(model)][1][block] for block, model in enumerate(one.models)] for one in readers]
 
-        owner: number of the reader whose predictors they are.
-        """
-        result = []
-        for block, (model, test) in enumerate(zip(predictors.models, self._tests, strict=True)):
-            if test is None:
-                return None
-            key = owner * len(self._tests) + block
-            known = self._known.get(key)
-            if known is None or known[0] is not model:
-                same = [b for b, other in enumerate(predictors.models) if other is model]
-                for one, accuracy in self._judge(model, same).items():
-                    self._known[owner * len(self._tests) + one] = model, accuracy
-            result.append(self._known[key][1])
-        return result
-
-    def _judge(self, model: Vector, blocks: list[int]) -> dict[int, float]:
+    def _judge(self, model: Vector, blocks: Sequence[int]) -> dict[int, float]:
         """Return the model's accuracy on several blocks; test sets cut from one array are gone through once."""
-        tests = {block: test for block in blocks if (test := self._tests[block]) is not None}
         state = {name: torch.from_numpy(array.copy()) for name, array in self._layout.unflatten(model).items()}
         self._network.load_state_dict(state)
-        found: dict[int, float] = {}
+        tests = {block: test for block in blocks if (test := self._tests[block]) is not None}
         by_source: dict[int, list[int]] = {}
         for block, test in tests.items():
             by_source.setdefault(id(test.x), []).append(block)
+        found: dict[int, float] = {}
         for members in by_source.values():
             rows = np.unique(np.concatenate([tests[block].rows for block in members]))
             right = self._right(tests[members[0]], rows)
@@ -57,10 +62,11 @@ class Evaluator:
         return found
 
     def _right(self, test: Shard, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        with torch.no_grad():
-            guesses = [
-                self._network(torch.from_numpy(as_float(test.x[rows[start : start + _BATCH]]))).argmax(1).numpy()
-                for start in range(0, len(rows), _BATCH)
-            ]
-        right: NDArray[np.bool_] = np.concatenate(guesses) == test.y[rows]
-        return right
+        batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+
+        def guess(batch: NDArray[np.int64]) -> NDArray[np.bool_]:
+            with torch.inference_mode():
+                guesses = self._network(torch.from_numpy(as_float(test.x[batch]))).argmax(1).numpy()
+            return np.asarray(guesses == test.y[batch])
+
+        return np.concatenate(list(self._threads.map(guess, batches)))

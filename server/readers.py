@@ -48,4 +48,4 @@ def reader_of(config: RunConfig) -> Reader:
     decay = config.decay if config.averaging == "exponential" else None
     if config.strategy == "fedavg":
         return Reader(MIXED, 0.0, everywhere=True)
-    return Reader({"mm-psgd": MIXED, "mc-psgd": CHOSEN}[config.strategy], decay)
+    return Reader({"mm-psgd": MIXED, "block-separate": SEPARATE, "mc-psgd": CHOSEN}[config.strategy], decay)

@@ -96,9 +96,9 @@ def train(runs: Sequence[Run], grid: Grid, *, nodes: int, resume: bool = False, 
         pass
     finally:
         keeper.close()
-    for reader, run in enumerate(runs):
-        predictors = strategy.state.predictors[reader]
-        accuracy = evaluator.accuracies(predictors, reader)
+    accuracies = evaluator.accuracies(strategy.state.predictors)
+    for index, (run, predictors) in enumerate(zip(runs, strategy.state.predictors, strict=True)):
+        accuracy = accuracies[index] if accuracies else None
         run.folder.write_predictors(run.config, schedule, layout, predictors, accuracy)
 
 
@@ -140,12 +140,12 @@ class _Keeper:
     def folded(self, state: State, record: RoundRecord) -> None:
         done = record.slot.server_round
         due = done % self._runs[0].config.evaluate_every() == 0 or done == self._schedule.total_rounds
+        accuracies = self._evaluator.accuracies(state.predictors) if due else None
         means: list[float | None] = []
         for index, (reader, metrics) in enumerate(zip(self._readers, self._metrics, strict=True)):
             row: dict[str, Any] = record.row(reader.chains)
-            accuracy = self._evaluator.accuracies(state.predictors[index], index) if due else None
-            if accuracy is not None:
-                row |= {"accuracy": accuracy, "mean-accuracy": sum(accuracy) / len(accuracy)}
+            if accuracies:
+                row |= {"accuracy": accuracies[index], "mean-accuracy": sum(accuracies[index]) / len(accuracies[index])}
             means.append(row.get("mean-accuracy"))
             metrics.append(row)
         if self._progress:

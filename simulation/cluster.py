@@ -14,6 +14,8 @@ from typing import Any
 # Read when ray is imported, which is why this stands before it.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Ray starts its workers at nice 15: on a machine that does anything else, a simulation would crawl.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import ray
 

@@ -1,4 +1,7 @@
-"""Experiment files: flat keys, lists that sweep, and an optional list of ``runs`` that each override the rest."""
+"""Experiment files: flat keys, lists that sweep, and an optional list of ``runs`` that each override the rest.
+
+A run may have a ``name``; the others are named by what differs between them.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,15 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     runs = content.pop("runs", [{}])
     if not isinstance(runs, list) or not runs or any(not isinstance(run, dict) for run in runs):
         raise InputError(f"{path}: runs must be a list of keys and values")
-    mappings = [one for run in runs for one in _sweep({**content, **run, **changes}, path)]
-    configs = [RunConfig.from_mapping(mapping) for mapping in mappings]
-    if any(config in configs[:index] for index, config in enumerate(configs)):
-        raise InputError(f"{path}: two runs are the same; let them differ in something")
-    return Experiment(title, Path(output), _passes(_named(configs)))
+    entries = [
+        (str(run.pop("name", "")), [RunConfig.from_mapping(one) for one in _sweep({**content, **run, **changes}, path)])
+        for run in runs
+    ]
+    named = _named(entries)
+    for index, run in enumerate(named):
+        if any(run.config == other.config or run.name == other.name for other in named[:index]):
+            raise InputError(f"{path}: run {run.name!r} is there twice; let it differ in something, or give it a name")
+    return Experiment(title, Path(output), _passes(named))
 
 
 def _sweep(mapping: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
@@ -66,18 +73,28 @@ def _sweep(mapping: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     return [dict(zip(mapping, values, strict=True)) for values in product(*choices)]
 
 
-def _named(configs: Sequence[RunConfig]) -> list[NamedRun]:
-    """Name runs by what differs: a strategy by itself, a flag by its key, anything else by key and value."""
-    mappings = [config.to_mapping() for config in configs]
-    differing = [key for key in mappings[0] if any(m[key] != mappings[0][key] for m in mappings)]
+def _named(entries: Sequence[tuple[str, list[RunConfig]]]) -> list[NamedRun]:
+    """Name runs by what differs: among those of one entry that has a name, and among all that have none."""
+    pool = [config for name, configs in entries if not name for config in configs]
+    alone = len(entries) == 1
     named = []
-    for config, mapping in zip(configs, mappings, strict=True):
-        parts = [_part(key, mapping[key]) for key in differing]
-        named.append(NamedRun("-".join(part for part in parts if part), config))
+    for name, configs in entries:
+        differing = _differing(configs if name else pool)
+        for config in configs:
+            mapping = config.to_mapping()
+            parts = [name, *(_part(key, mapping[key]) for key in differing)]
+            joined = "-".join(part for part in parts if part)
+            named.append(NamedRun(joined or ("" if alone else config.strategy), config))
     return named
 
 
+def _differing(configs: Sequence[RunConfig]) -> list[str]:
+    mappings = [config.to_mapping() for config in configs]
+    return [key for key in mappings[0] if any(mapping[key] != mappings[0][key] for mapping in mappings)]
+
+
 def _part(key: str, value: Any) -> str:
+    """Return a strategy by itself, a flag by its key, anything else by key and value."""
     if key == "strategy":
         return str(value)
     if isinstance(value, bool):
