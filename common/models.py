@@ -80,7 +80,7 @@ def factory(name: str) -> Factory:
         raise InputError(f"model must be one of {', '.join(NAMED)} or package.module:factory, got {name!r}")
     try:
         found: Factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"model {name!r} cannot be imported: {error}; is its package installed here?") from error
     return found
 
@@ -93,7 +93,7 @@ def build(name: str, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
     # Initialisers draw from torch's global generator; the fork leaves the caller's untouched.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = factory(name)(shape, classes)
+        network = _made(name, shape, classes)
     if not isinstance(network, nn.Module):
         raise InputError(f"model {name!r} must return a torch nn.Module, got {type(network).__name__}")
     for key, value in network.state_dict().items():
@@ -104,6 +104,16 @@ def build(name: str, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
             )
     _check_output(network, name, shape, classes)
     return network
+
+
+def _made(name: str, shape: Shape, classes: int) -> nn.Module:
+    make = factory(name)
+    try:
+        return make(shape, classes)
+    except InputError:
+        raise
+    except Exception as error:  # someone else's code: whatever it raises says that the factory does not fit
+        raise InputError(f"model {name!r} could not be made with factory({shape}, {classes}): {error}") from error
 
 
 @cache

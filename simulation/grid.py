@@ -31,7 +31,7 @@ _FIRST_NODE_ID = 2
 class Worker:
     """A Ray actor that stands for one or more SuperNodes; imports torch once and keeps what it loaded."""
 
-    def __init__(self, run_config: UserConfig, search_path: Sequence[str]) -> None:
+    def __init__(self, search_path: Sequence[str]) -> None:
         sys.path.extend(entry for entry in search_path if entry not in sys.path)
         import torch
 
@@ -39,7 +39,11 @@ class Worker:
 
         # One worker a CPU: more threads would only fight for it.
         torch.set_num_threads(1)
-        self._app, self._run_config = app, run_config
+        self._app = app
+
+    def begin(self, run_config: UserConfig) -> None:
+        """Start a run: nodes of an earlier one are forgotten."""
+        self._run_config = run_config
         self._contexts: dict[int, Context] = {}
 
     def handle(self, message: Message, node_config: UserConfig) -> Message:
@@ -56,21 +60,33 @@ class Worker:
 
 
 class RayGrid(Grid):
-    """``nodes`` SuperNodes on ``workers`` actors, on this machine or on the cluster that Ray is connected to."""
+    """SuperNodes on at most ``workers`` actors, on this machine or on the cluster that Ray is connected to."""
 
-    def __init__(self, nodes: int, workers: int, run_config: UserConfig) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN_ID, _SERVER_ID, 0
+    def __init__(self, workers: int) -> None:
         self._actor_class: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
-        self._run_config = run_config
-        self._configs: dict[int, UserConfig] = {
-            _FIRST_NODE_ID + place: {"partition-id": place, "num-partitions": nodes} for place in range(nodes)
-        }
-        self._workers = [self._spawn() for _ in range(min(workers, nodes))]
+        self._most_workers = workers
+        self._workers: list[Any] = []
+        self._run_config: UserConfig = {}
+        self._configs: dict[int, UserConfig] = {}
         # Replies under way, by Ray reference: the message, and the actor that has it.
         self._pending: dict[Any, tuple[Message, Any]] = {}
 
+    def begin(self, nodes: int, run_config: UserConfig) -> None:
+        """Start a run on ``nodes`` SuperNodes, on the workers of the last one: new ones take seconds to import."""
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN_ID, _SERVER_ID, 0
+        self._run_config, self._pending = run_config, {}
+        self._configs = {
+            _FIRST_NODE_ID + place: {"partition-id": place, "num-partitions": nodes} for place in range(nodes)
+        }
+        for worker in self._workers:
+            worker.begin.remote(run_config)
+        while len(self._workers) < min(self._most_workers, nodes):
+            self._workers.append(self._spawn())
+
     def _spawn(self) -> Any:
-        return self._actor_class.remote(self._run_config, [os.getcwd()])
+        worker = self._actor_class.remote([os.getcwd()])
+        worker.begin.remote(self._run_config)
+        return worker
 
     def set_run(self, run: Run) -> None:
         raise RuntimeError("a RayGrid has one run, its own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from common.errors import InputError
@@ -19,6 +20,9 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
         [prepare(Run(named.config, RunFolder(experiment.output / named.name))) for named in one]
         for one in experiment.passes
     ]
+    for runs in passes:
+        if runs[0].config.nodes > runs[0].config.clients:
+            raise InputError(f"nodes must be at most the {runs[0].config.clients} clients, got {runs[0].config.nodes}")
     waiting = [runs for runs in passes if not (resume and all(_is_done(run) for run in runs))]
     if not overwrite:
         for runs in waiting:
@@ -32,20 +36,15 @@ def _run_passes(passes: Sequence[Sequence[Run]], *, resume: bool, verbose: bool)
     from simulation.cluster import connected
     from simulation.grid import RayGrid
 
-    with connected(verbose=verbose) as cpus:
+    with connected(verbose=verbose) as cpus, closing(RayGrid(cpus)) as grid:
         for number, runs in enumerate(passes, 1):
             config = runs[0].config
             nodes = config.nodes or min(cpus, config.clients)
-            if nodes > config.clients:
-                raise InputError(f"nodes must be at most the {config.clients} clients, got {nodes}")
             names = [run.folder.path.name if len(runs) > 1 else run.config.strategy for run in runs]
             if len(passes) > 1:
                 print(f"pass {number} of {len(passes)}: {', '.join(names)}", flush=True)
-            grid = RayGrid(nodes, cpus, config.to_mapping())
-            try:
-                train(runs, grid, nodes=nodes, resume=resume, eager=False, progress=TerminalProgress(names))
-            finally:
-                grid.close()
+            grid.begin(nodes, config.to_mapping())
+            train(runs, grid, nodes=nodes, resume=resume, eager=False, progress=TerminalProgress(names))
 
 
 def _is_done(run: Run) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from reference import Data
+from tests.reference import Data
+
+if TYPE_CHECKING:
+    from simulation.grid import RayGrid
 
 COMMAND = Path(sys.executable).with_name("flower-simulation")
 QUIET = {
@@ -124,35 +128,41 @@ def flower_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_ray() -> Iterator[int]:
-    """One Ray of two CPUs for all tests in this process."""
+def shared_grid() -> Iterator[RayGrid]:
+    """One Ray with two workers for all tests in this process: each start takes seconds."""
     from simulation.cluster import connected
+    from simulation.grid import RayGrid
 
+    ray = connected(verbose=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with connected(verbose=False) as cpus:
-            yield min(cpus, 2)
+        ray.__enter__()
+    grid = RayGrid(2)
+    yield grid
+    # Ray leaves its processes to the garbage collector while they still end, which warns.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        grid.close()
+        ray.__exit__(None, None, None)
+        gc.collect()
 
 
 Simulate = Callable[..., dict[str, Path]]
 
 
 @pytest.fixture
-def simulate(shared_ray: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
+def simulate(shared_grid: RayGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
     """Run an experiment on the shared Ray; returns the runs' folders by name ('' for a single one)."""
-    from simulation import cluster, experiment, run
+    from simulation import cluster, experiment, grid, run
 
-    @contextmanager
-    def already_connected(*, verbose: bool) -> Iterator[int]:
-        yield shared_ray
-
-    monkeypatch.setattr(cluster, "connected", already_connected)
+    monkeypatch.setattr(cluster, "connected", lambda *, verbose: nullcontext(2))
+    monkeypatch.setattr(grid, "RayGrid", lambda workers: shared_grid)
+    monkeypatch.setattr(run, "closing", nullcontext)
 
     def simulated(output: str = "run", *, resume: bool = False, **keys: Any) -> dict[str, Path]:
         folder = tmp_path / output
         file = tmp_path / f"{output}.yaml"
-        content = {key.replace("_", "-"): str(value) if isinstance(value, Path) else value for key, value in keys.items()}
-        file.write_text(json.dumps({"output": str(folder), **content}))
+        file.write_text(json.dumps({"output": folder, **keys}, default=str))
         paths = run.run_experiment(experiment.load(file), resume=resume, overwrite=False, verbose=False)
         return {"" if path == folder else path.name: path for path in paths}
 
