@@ -1,0 +1,95 @@
+"""Seconds a round at the paper's setting, side by side in one run: stock Flower, pfl-research, and every engine of ours.
+
+    python -m benchmarks.rounds [--rounds 40] [--stock-rounds 5]
+
+100 clients, 10 steps of batch 2, the paper's CNN, data of CIFAR-10's shape. Medians, because the machine may be shared.
+pfl-research is measured where PFL_PYTHON names a Python that has the package `pfl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.engines import BATCH, JUDGED, flops, sgemm
+from benchmarks.sides.setting import CLIENTS, LOCAL_ITERATIONS, data_file
+from common import models
+
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> None:
+    arguments = _parse()
+    peak = _peak()
+    forward, backward = flops(models.build("cnn", (3, 32, 32), 10))
+    step = BATCH * (forward + backward) * CLIENTS * LOCAL_ITERATIONS
+    mixed, both = step, 2 * step + 2 * JUDGED * forward * CLIENTS
+    stock = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds))
+    rows = [("stock Flower, FedAvg", stock, mixed)]
+    if pfl := os.environ.get("PFL_PYTHON"):
+        rows.append(("pfl-research, FedAvg", _run(pfl, "benchmarks.sides.pfl_research", str(arguments.stock_rounds)), mixed))
+    for engine in ("loop", "stacked", "native"):
+        rounds = arguments.rounds if engine == "native" else arguments.stock_rounds
+        for strategy, work in (("mm-psgd", mixed), ("mc-psgd", both)):
+            rows.append((f"{engine}, {strategy}", _ours(engine, strategy, rounds), work))
+    print(f"machine: {os.cpu_count()} cores, sgemm {peak:.0f} GFLOP/s")
+    print(f"{'':24} {'s/round':>9} {'x stock':>8} {'GFLOP/s':>9} {'of peak':>8}")
+    for name, seconds, work in rows:
+        rate = work / seconds / 1e9
+        print(f"{name:24} {seconds:9.4f} {stock / seconds:8.1f} {rate:9.1f} {rate / peak:8.1%}", flush=True)
+
+
+def _ours(engine: str, strategy: str, rounds: int) -> float:
+    settings = {
+        "strategy": strategy,
+        "engine": engine,
+        "data": str(data_file()),
+        "model": "cnn",
+        "clients": CLIENTS,
+        "labels-per-block": 8,
+        "client-skew": 0.0,
+        "local-iterations": LOCAL_ITERATIONS,
+        "batch-size": BATCH,
+        "selection-examples": JUDGED,
+        "cycles": 1,
+        "blocks": 2,
+        "rounds-per-block": max(5, (rounds + 6) // 2),
+    }
+    return _run(sys.executable, "benchmarks.sides.perennial", json.dumps(settings))
+
+
+def _run(python: str, module: str, argument: str) -> float:
+    """Return the median seconds a round that a side prints as its last line."""
+    # Ray would start stock Flower's workers at nice 15, and compare it with what else runs here.
+    environment = {**os.environ, "RAY_worker_niceness": "0", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(
+        [python, "-m", module, argument], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{module} failed:\n{done.stderr[-2000:]}")
+    seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(f"  {module.rpartition('.')[2]} {argument[:60]}: {len(seconds)} rounds", file=sys.stderr, flush=True)
+    return statistics.median(seconds)
+
+
+def _peak() -> float:
+    torch.set_num_threads(os.cpu_count() or 1)
+    return sgemm(2048)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of the native engine")
+    parser.add_argument("--stock-rounds", type=int, default=5, help="rounds of everything slower")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The full Perennial simulation, timed from round to round. Prints seconds of each round as JSON.
+
+    python -m benchmarks.sides.perennial '{"strategy": "mm-psgd", "engine": "native", ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+from common.config import RunConfig
+from common.console import log_to_console
+from common.schedule import Schedule
+from server.folder import RunFolder
+from server.run import Run, prepare, train
+from server.state import RoundRecord
+from simulation.cluster import connected
+from simulation.grid import RayGrid
+
+# Rounds that load data, compile and warm caches.
+_WARM_UP = 5
+
+
+class Stamps:
+    """Notes when each round was over."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._last: float | None = None
+
+    def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
+        now = time.perf_counter()
+        if self._last is not None and record.slot.server_round > _WARM_UP:
+            self.seconds.append(now - self._last)
+        self._last = now
+
+
+def rounds(settings: dict[str, object]) -> list[float]:
+    """Return the seconds of each round of a run, everything between rounds included but evaluation."""
+    config = RunConfig.from_mapping({"eval-every": 10**6, **settings})
+    stamps = Stamps()
+    with tempfile.TemporaryDirectory() as folder, connected(verbose=False) as cpus, closing(RayGrid(cpus)) as grid:
+        run = prepare(Run(config, RunFolder(Path(folder))))
+        nodes = config.nodes or min(cpus, run.config.clients)
+        grid.begin(nodes, run.config.to_mapping())
+        train([run], grid, nodes=nodes, eager=False, progress=stamps)
+    return stamps.seconds
+
+
+if __name__ == "__main__":
+    log_to_console(verbose=False)
+    print(json.dumps(rounds(json.loads(sys.argv[1]))))
