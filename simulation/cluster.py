@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+
+from simulation.scratch import scratch_folder
 
 # Read when ray is imported, which is why this stands before it.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -28,22 +28,20 @@ def connected(*, verbose: bool) -> Iterator[int]:
     """Connect to Ray and yield the CPUs that it has; what was started here is stopped and removed on the way out."""
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
     address = os.environ.get("RAY_ADDRESS")
-    scratch = None if address else tempfile.mkdtemp(prefix="perennial-")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if address:
-                ray.init(address=address, **options)
-            else:
-                ray.init(
-                    include_dashboard=False,
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    _temp_dir=scratch,
-                    **options,
-                )
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        yield max(1, int(resources.get("CPU", 1)))
-    finally:
-        ray.shutdown()
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
+    with nullcontext() if address else scratch_folder() as scratch:
+        if address:
+            options |= {"address": address}
+        else:
+            options |= {
+                "include_dashboard": False,
+                "object_store_memory": _OBJECT_STORE_BYTES,
+                "_temp_dir": str(scratch),
+            }
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ray.init(**options)
+            resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+            yield max(1, int(resources.get("CPU", 1)))
+        finally:
+            ray.shutdown()

@@ -1,0 +1,47 @@
+"""A temporary folder that ends with its owner: what a killed run could not remove, the next start removes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PREFIX = "perennial-"
+_LOCK = "owner.lock"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new folder, removed on the way out; folders whose owners were killed are removed first."""
+    remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    # The kernel drops a lock with its process, however that ends; a process id could be another process by now.
+    lock = os.open(folder / f"{_LOCK}.partial", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    # Renamed when it is held: nobody ever sees the lock of a living owner free.
+    (folder / f"{_LOCK}.partial").rename(folder / _LOCK)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_abandoned() -> None:
+    """Remove the folders of owners that are no more; those of other users are theirs to remove."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_LOCK}"):
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
