@@ -123,7 +123,7 @@ def command_line(pid: int) -> str:
 @pytest.fixture
 def flower_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let messages be made outside a Flower run."""
-    for name, value in (("run_id", 1), ("node_id", 1), ("task_id", 0)):
+    for name, value in (("_run_id", 1), ("_node_id", 1), ("_task_id", 0)):
         monkeypatch.setattr(TaskIdentity, name, value)
 
 

@@ -205,7 +205,7 @@ def test_a_killed_worker_costs_at_most_its_rounds_replies(shared_grid: RayGrid, 
     data = write_folder(tmp_path / "data", make_data(2, 4))
     keys: dict[str, Any] = {"data": str(data), "model": "linear", "strategy": "mm-psgd", "cycles": 1, "nodes": 4}
     # Rounds that take a good part of a second, so that the delayed kill falls into one.
-    keys |= {"rounds-per-block": 4, "local-iterations": 2000 if delay else 5, "batch-size": 2, "engine": "loop"}
+    keys |= {"rounds-per-block": 4, "local-iterations": 700 if delay else 5, "batch-size": 2, "engine": "loop"}
     run = prepare(Run(RunConfig.from_mapping(keys), RunFolder(tmp_path / "run")))
     killer = Killer(after=3, delay=delay)
     shared_grid.begin(4, run.config.to_mapping())

@@ -1,0 +1,164 @@
+"""Nodes in memory: a Grid whose nodes answer by simple rules, so that every number can be told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from common import protocol
+from common.config import RunConfig, schedule_of
+from common.layout import Layout
+from common.protocol import Identity, Losses, Order, Update
+from server.fleet import Fleet
+from server.psgd import SEPARATE, Chains, Predictors
+from server.readers import reader_of
+from server.state import RoundRecord, State
+from server.strategies import BlockCyclic, strategy_for
+
+LAYOUT = Layout(("w",), ((2,),))
+# An .npy header and two float32.
+MODEL_BYTES = 128 + 8
+
+
+@dataclass
+class Sent:
+    """An order as it arrived at a node."""
+
+    node: int
+    message_type: str
+    order: Order
+    models: dict[str, float]
+
+
+@dataclass
+class FakeGrid(Grid):
+    """``nodes``: the clients of each. Training adds 1 to the mixed model and 10 to the separate one.
+
+    losses: (order, models) to the losses of both chains. sabotage: changes or drops a node's honest answer.
+    stray: messages that arrive besides the answers.
+    """
+
+    nodes: dict[int, tuple[int, ...]]
+    blocks: int = 2
+    losses: Callable[[Order, dict[str, float]], tuple[float, float]] = lambda order, models: (1.0, 2.0)
+    sabotage: Callable[[Sent, RecordDict], RecordDict | Error | None] = lambda sent, content: content
+    stray: list[Message] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    queries: list[int] = field(default_factory=list)
+    exchanges: list[str] = field(default_factory=list)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        replies = list(self.stray)
+        messages = list(messages)
+        if messages:
+            self.exchanges.append(messages[0].metadata.message_type)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid4())
+            answer = self._answer(message)
+            if answer is not None:
+                replies.append(Message(answer, reply_to=message))
+        return replies
+
+    def _answer(self, message: Message) -> RecordDict | Error | None:
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        if kind == MessageType.QUERY:
+            self.queries.append(node)
+            return protocol.write_identity(Identity(self.nodes[node], self.blocks))
+        read = protocol.read_order if kind == MessageType.TRAIN else protocol.read_loss_order
+        vectors = protocol.read_models(message.content, LAYOUT)
+        sent = Sent(node, kind, read(message.content), {chain: float(model[0]) for chain, model in vectors.items()})
+        self.sent.append(sent)
+        return self.sabotage(sent, self._honest(sent))
+
+    def _honest(self, sent: Sent) -> RecordDict:
+        clients = len(sent.order.clients)
+        judged = Losses(clients, 10 * clients, *self.losses(sent.order, sent.models))
+        if sent.message_type == MessageType.EVALUATE:
+            return protocol.write_losses(judged)
+        models = {c: model(v + (10 if c == SEPARATE else 1)) for c, v in sent.models.items()}
+        if not sent.order.report_loss:
+            judged = Losses(clients, 10 * clients)
+        return protocol.write_update(Update(models, dict.fromkeys(models, 0.5), judged), LAYOUT)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def set_run(self, run: Run) -> None: ...
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(1)
+
+    def create_message(self, *arguments: Any, **options: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+def model(value: float) -> Any:
+    return np.full(2, value, np.float32)
+
+
+@dataclass
+class Watcher:
+    """Keeps all that the strategy tells."""
+
+    records: list[RoundRecord] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+
+    def folded(self, state: State, record: RoundRecord) -> None:
+        self.records.append(replace(record, seconds=0.0))
+
+    def finished(self, state: State) -> None:
+        self.states.append(state)
+
+
+@dataclass
+class Outcome:
+    """A strategy after its run. predictors: a number a block, since both coordinates are the same."""
+
+    strategy: BlockCyclic
+    watcher: Watcher
+
+    @property
+    def predictors(self) -> list[float]:
+        return [float(one[0]) for one in self.strategy.state.predictors[0].models]
+
+    @property
+    def folded(self) -> tuple[int, ...]:
+        return self.strategy.state.predictors[0].folded
+
+
+@pytest.fixture
+def run_strategy(flower_identity: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run a strategy through Flower's own loop on a fake grid, from the zero model or from a state."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+    def run(grid: FakeGrid, state: State | None = None, **keys: Any) -> Outcome:
+        options = {"blocks": 2, "cycles": 2, "rounds_per_block": 2, "averaging": "mean", "node_timeout": 0.01}
+        config = RunConfig(**{**options, **keys})
+        reader = reader_of(config)
+        kind = strategy_for([reader])
+        chains = Chains.start(model(0), config.blocks if SEPARATE in kind.chains else 0)
+        start = state or State(None, chains, (Predictors.start(model(0), config.blocks),))
+        schedule, fleet, watcher = schedule_of(config), Fleet(config, config.blocks), Watcher()
+        fleet.gather(grid, 1)
+        strategy = kind(config, schedule, LAYOUT, [reader], start, fleet, watcher)
+        assert schedule.total_rounds is not None
+        rounds = schedule.total_rounds - (start.slot.server_round if start.slot else 0)
+        strategy.start(grid, ArrayRecord(), rounds, 1.0)
+        return Outcome(strategy, watcher)
+
+    return run

@@ -1,0 +1,106 @@
+"""The maths on hand-sized arrays, with exact numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.psgd import Chains, Predictors, choose, fold, mean, median, trimmed_mean
+
+
+def vector(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+def test_the_mean_of_equal_clients_is_the_plain_one() -> None:
+    assert mean([vector(1, 2), vector(3, 6)], [1, 1]).tolist() == [2, 4]
+
+
+def test_a_node_of_three_clients_counts_three_times() -> None:
+    assert mean([vector(1, 0), vector(5, 8)], [3, 1]).tolist() == [2, 2]
+
+
+def test_the_mean_is_summed_in_float64() -> None:
+    """In float32 the one would be lost beside 2**25."""
+    assert mean([vector(2.0**25), vector(1), vector(-(2.0**25))], [1, 1, 1])[0] == np.float32(1 / 3)
+    assert mean([vector(1), vector(2)], [1, 1]).dtype == np.float32
+
+
+def test_the_first_fold_discards_the_initial_predictor() -> None:
+    for decay in (None, 0.5, 1.0):
+        assert fold(vector(9, 9), vector(1, 2), 0, decay).tolist() == [1, 2]
+
+
+def test_the_running_mean_weighs_the_old_predictor_by_r() -> None:
+    assert fold(vector(1, 2), vector(5, 6), 3, None).tolist() == [2, 3]
+
+
+def test_exponential_averaging_keeps_the_decay_whatever_r_is() -> None:
+    for folded in (1, 2, 100):
+        assert fold(vector(1, 2), vector(5, 6), folded, 0.25).tolist() == [4, 5]
+
+
+def test_decay_zero_takes_each_model_whole_and_decay_one_keeps_the_first() -> None:
+    assert fold(vector(1), vector(5), 4, 0.0).tolist() == [5]
+    assert fold(vector(1), vector(5), 4, 1.0).tolist() == [1]
+
+
+@given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=30))
+def test_folding_by_running_mean_gives_the_mean_of_all(values: list[float]) -> None:
+    predictors = Predictors.start(vector(77), 1)
+    for value in values:
+        predictors = predictors.with_fold(0, vector(value), None)
+    assert predictors.folded == (len(values),)
+    assert abs(float(predictors.models[0][0]) - math.fsum(values) / len(values)) < 1e-3
+
+
+def test_a_fold_changes_its_block_alone() -> None:
+    start = Predictors.start(vector(0), 3)
+    after = start.with_fold(1, vector(4), 0.5).with_fold(1, vector(8), 0.5)
+    assert [model.tolist() for model in after.models] == [[0], [6], [0]]
+    assert after.folded == (0, 2, 0)
+    assert start.folded == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("mixed", "separate", "chosen"), [(1.0, 2.0, "mixed"), (2.0, 1.0, "separate"), (1.0, 1.0, "mixed")]
+)
+def test_the_smaller_loss_is_chosen_and_a_tie_goes_to_the_mixed_chain(
+    mixed: float, separate: float, chosen: str
+) -> None:
+    assert choose(mixed, separate) == chosen
+
+
+@pytest.mark.parametrize(("mixed", "separate"), [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, -math.inf)])
+def test_losses_that_are_not_finite_are_never_compared(mixed: float, separate: float) -> None:
+    with pytest.raises(ValueError, match="losses must be finite to be compared"):
+        choose(mixed, separate)
+
+
+def test_one_wild_model_does_not_move_the_median() -> None:
+    assert median([vector(1, 5), vector(2, 4), vector(1e30, -1e30)]).tolist() == [2, 4]
+
+
+def test_the_trimmed_mean_drops_both_ends_of_each_coordinate() -> None:
+    models = [vector(1, 90), vector(2, 3), vector(4, 5), vector(1e30, -7)]
+    assert trimmed_mean(models, 0.25).tolist() == [3, 4]
+    assert trimmed_mean(models[:3], 0.25).tolist() == pytest.approx(mean(models[:3], [1, 1, 1]).tolist())
+
+
+def test_all_chains_start_as_the_initial_model() -> None:
+    chains = Chains.start(vector(7), 3)
+    assert chains.mixed.tolist() == [7]
+    assert [one.tolist() for one in chains.separate] == [[7], [7], [7]]
+    assert Chains.start(vector(7)).separate == ()
+
+
+def test_a_round_advances_the_mixed_chain_and_its_own_blocks_separate_chain() -> None:
+    chains = Chains.start(vector(0), 3).advanced(1, vector(1), vector(2)).advanced(2, vector(3), vector(4))
+    assert chains.mixed.tolist() == [3]
+    assert [one.tolist() for one in chains.separate] == [[0], [2], [4]]
+    assert chains.advanced(0, vector(9)).separate == chains.separate
