@@ -1,4 +1,4 @@
-"""A door before a stock SuperLink: passes the fleet API and the health check on, and knows nothing else.
+"""A door before a stock SuperLink: behind the listener's gate, it passes the fleet API and the health check on.
 
 Flower's control and runtime APIs share the fleet's port and ask nobody who they are. A SuperLink on loopback behind
 this (or behind nginx, deploy/nginx.conf) can be reached for the fleet alone. Requests are read in full and written
@@ -21,14 +21,8 @@ _HOP_BY_HOP = frozenset(
 _SECONDS = 60.0
 
 
-def is_open(path: str) -> bool:
-    """Return whether a path may be reached from outside; dots and double slashes are for those who search."""
-    plain = path.replace("-", "").replace("/", "").isalnum() and "//" not in path
-    return path == "/health" or (plain and path.startswith("/v1/fleet/"))
-
-
 class Forward:
-    """An ASGI application that asks ``upstream`` (an origin such as https://127.0.0.1:9091) for every open path."""
+    """An ASGI application that asks ``upstream``, an origin such as https://127.0.0.1:9091, in place of answering."""
 
     def __init__(self, upstream: str, ca: Path | None) -> None:
         verify = ssl.create_default_context(cafile=str(ca)) if ca else False
@@ -36,10 +30,8 @@ class Forward:
         self._client = httpx.AsyncClient(base_url=upstream, verify=verify, timeout=_SECONDS, limits=limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        if not is_open(scope["path"]):
-            return await _answer(send, 404, [], b"")
+        if scope["type"] == "lifespan":
+            return await self._live(receive, send)
         body = b""
         while True:
             message = await receive()
@@ -57,6 +49,14 @@ class Forward:
         kept = [(name.lower(), value) for name, value in reply.headers.raw if name.lower() not in _HOP_BY_HOP]
         # httpx has decoded the content.
         await _answer(send, reply.status_code, [h for h in kept if h[0] != b"content-encoding"], reply.content)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Close the connections with the listener."""
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._client.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

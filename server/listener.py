@@ -1,4 +1,4 @@
-"""The public port: an ASGI application served in a thread, over TLS, with a bound on what it reads."""
+"""The public port: an ASGI application served in a thread, over TLS, behind a gate."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ class Listener:
         self.port = int(self._socket.getsockname()[1])
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Bounded(app),
+                Gate(app),
                 log_level="error",
                 access_log=False,
-                lifespan="off",
+                lifespan="auto",
+                ws="none",
+                # uvloop does not let go of a socket that it was given.
+                loop="asyncio",
                 ssl_certfile=str(cert) if cert else None,
                 ssl_keyfile=str(key) if key else None,
                 # Longer than a node's longest pause between two questions, so that it keeps its connection.
@@ -56,13 +59,20 @@ class Listener:
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join(timeout=5.0)
+        self._socket.close()
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])
 
 
-class Bounded:
-    """Refuses a request of more than ``most`` bytes, before anything has looked at who sends it."""
+def is_open(path: str) -> bool:
+    """Return whether a path may be reached from outside; dots and double slashes are for those who search."""
+    plain = path.replace("-", "").replace("/", "").isalnum() and "//" not in path
+    return path == "/health" or (plain and path.startswith("/v1/fleet/"))
+
+
+class Gate:
+    """Passes on what belongs to the fleet API and has at most ``most`` bytes, before anything asks who sends it."""
 
     def __init__(self, app: App, most: int = MOST_BYTES) -> None:
         self._app, self._most = app, most
@@ -81,10 +91,17 @@ class Bounded:
             return message
 
         length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not is_open(scope["path"]):
+            return await _refuse(send, 404)
         if length.isdigit() and int(length) > self._most:
-            await send({"type": "http.response.start", "status": 413, "headers": [(b"connection", b"close")]})
-            return await send({"type": "http.response.body"})
+            return await _refuse(send, 413)
         return await self._app(scope, bounded, send)
+
+
+async def _refuse(send: Send, status: int) -> None:
+    headers = [(b"connection", b"close"), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body"})
 
 
 def _bind(host: str, port: int) -> socket.socket:

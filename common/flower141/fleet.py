@@ -240,7 +240,7 @@ class _Errors:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, httpx.HTTPStatusError):
             status, flower = error.response.status_code, FlowerError.from_json(error.response.text)
-            if status in (502, 503, 504):
+            if status >= 500:  # Also of a server that is being stopped.
                 raise Unreachable(f"the server answered {status}") from error
             text = f"{flower.message} [{flower.code}]" if flower else f"HTTP {status}"
             raise Refused(text, gone=status == 401) from error

@@ -1,0 +1,165 @@
+"""Flower's Grid on the link state of this process: no HTTP, no polls of three seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import ErrorCode
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate import LinkState
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+from flwr.serverapp import Grid
+from flwr.supercore.constant import NodeStatus
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.object_store import NoObjectInStoreError
+from flwr.supercore.run import Run
+
+from common.flower141.routes import Doorbell
+
+# Between looks for orders whose node went offline.
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """An order under way, and when its node had last come online."""
+
+    order: Message
+    online_since: str
+
+
+@dataclass(frozen=True)
+class _Arriving:
+    """A reply that a node has announced and whose parts are still on their way."""
+
+    order_id: str
+    tree: ObjectTree
+
+
+class LinkGrid(Grid):
+    """Flower's Grid, reading and writing the link state directly."""
+
+    def __init__(self, state: LinkState, doorbell: Doorbell, run: Run) -> None:
+        self._state, self._store, self._run, self._doorbell = state, state.object_store, run, doorbell
+        self._looked = 0.0
+        self._sent: dict[str, _Sent] = {}
+        self._arriving: dict[str, _Arriving] = {}
+        assert isinstance(state, InMemoryLinkState)
+        self._replied = state.message_ins_id_to_message_res_id
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._state.get_nodes(self._run.run_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Return the ids of the messages; an empty string for one whose node is not known any more."""
+        return [self._push(message) for message in messages]
+
+    def _push(self, message: Message) -> str:
+        message.metadata.__dict__["_message_id"] = message.object_id
+        with no_object_id_recompute():
+            objects, tree = get_all_nested_objects(message), get_object_tree(message)
+            session = self._state.start_session(self._run.run_id)
+            stored, missing = self._state.store_message_and_object_tree(
+                remove_content_from_message(message), tree, session
+            )
+            if not stored:
+                return ""
+            for object_id in missing:
+                self._state.store_object(self._run.run_id, session, object_id, objects[object_id].deflate())
+        node_id, order_id = message.metadata.dst_node_id, message.metadata.message_id
+        self._sent[order_id] = _Sent(message, self._online_since([node_id]).get(node_id, ""))
+        self._doorbell.ring(node_id)
+        return order_id
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are complete, and errors for orders that are lost; never wait for one on its way."""
+        orders = list(message_ids)
+        for order_id in orders:
+            for reply in self._announced(order_id):
+                reply_id = reply.metadata.message_id
+                with contextlib.suppress(NoObjectInStoreError):
+                    self._arriving[reply_id] = _Arriving(order_id, self._store.get_object_tree(reply_id))
+        complete = [reply_id for reply_id, reply in self._arriving.items() if self._is_complete(reply.tree)]
+        replies = [self._take(reply_id) for reply_id in complete]
+        return replies + self._lost(orders)
+
+    def _announced(self, order_id: str) -> list[Message]:
+        if order_id not in self._replied or any(reply.order_id == order_id for reply in self._arriving.values()):
+            return []
+        try:
+            return self._state.get_message_res({order_id}, self._run.run_id)
+        except KeyError:
+            # flwr 1.41 looks up an order that it has dropped a moment before for its age.
+            return []
+
+    def _lost(self, orders: Iterable[str]) -> list[Message]:
+        """Return an error for every order whose node has been offline since: an order is handed out once only."""
+        if time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
+            return []
+        self._looked = time.monotonic()
+        sent = {order_id: self._sent[order_id] for order_id in orders if order_id in self._sent}
+        online = self._online_since([one.order.metadata.dst_node_id for one in sent.values()])
+        errors = []
+        for order_id, one in sent.items():
+            if online.get(one.order.metadata.dst_node_id, "") != one.online_since:
+                error = Error(ErrorCode.NODE_UNAVAILABLE, "the node went offline before it had answered")
+                errors.append(Message(error, reply_to=one.order))
+                self.forget([order_id])
+        return errors
+
+    def _online_since(self, nodes: list[int]) -> dict[int, str]:
+        found = self._state.get_node_info(node_ids=nodes, statuses=[NodeStatus.ONLINE])
+        return {node.node_id: node.last_activated_at for node in found}
+
+    def _is_complete(self, tree: ObjectTree) -> bool:
+        return all(self._store.get(part.object_id) for part in iterate_object_tree(tree))
+
+    def _take(self, reply_id: str) -> Message:
+        arrived = self._arriving.pop(reply_id)
+        contents = {
+            part.object_id: self._store.get(part.object_id) or b"" for part in iterate_object_tree(arrived.tree)
+        }
+        message = inflate_object_from_contents(reply_id, contents)
+        assert isinstance(message, Message)
+        message.metadata.__dict__["_message_id"] = reply_id
+        self._store.delete(reply_id)
+        self.forget([arrived.order_id])
+        return message
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        """Drop orders and what belongs to them: Flower keeps the models of an order that no node fetched for ever."""
+        orders = set(message_ids)
+        self._state.delete_messages(orders)
+        late = [reply_id for reply_id, reply in self._arriving.items() if reply.order_id in orders]
+        for object_id in [*orders, *late]:
+            self._store.delete(object_id)
+        for reply_id in late:
+            del self._arriving[reply_id]
+        for order_id in orders:
+            self._sent.pop(order_id, None)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError("server.grid.EagerGrid sends and receives")

@@ -1,0 +1,177 @@
+"""A node against a server that is made of lists: what it does when the server is away, says no, or forgets it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.task_identity import TaskIdentity
+
+from client import node as node_module
+from client.node import Node
+from common.flower141.fleet import Announced, Refused, Unreachable
+from common.pacing import backoff, pause
+
+Step = Callable[[], object]
+
+
+def fails(error: Exception) -> Step:
+    def step() -> object:
+        raise error
+
+    return step
+
+
+class Server:
+    """Plays a list of steps, one a question for orders; then sets ``stop``."""
+
+    def __init__(self, *steps: object) -> None:
+        self.steps, self.stop = list(steps), threading.Event()
+        self.replies: list[Message] = []
+        self.said: list[str] = []
+        self.activations = self.closed = 0
+        self.push_failures = 0
+        self.unregistered: list[bool] = []
+        self.waits = True
+
+    def activate(self) -> int:
+        self.activations += 1
+        return 7
+
+    def heartbeat(self) -> None:
+        return None
+
+    def pull(self) -> Announced | None:
+        if not self.steps:
+            self.stop.set()
+            return None
+        step = self.steps.pop(0)
+        if callable(step):
+            step()
+        return Announced(1, ObjectTree()) if step == "order" else None
+
+    def fetch(self, order: Announced, node_config: object) -> tuple[Message, Context]:
+        content = RecordDict({"order": ConfigRecord({"round": 1})})
+        message = Message(content, 7, "train", ttl=60)
+        message.metadata.__dict__["_message_id"] = "order"
+        return message, Context(1, 7, {}, RecordDict(), {})
+
+    def push(self, reply: Message, seconds: float) -> None:
+        if self.push_failures:
+            self.push_failures -= 1
+            raise Unreachable("away")
+        self.replies.append(reply)
+
+    def close(self, *, unregister: bool) -> None:
+        self.closed += 1
+        self.unregistered.append(unregister)
+
+
+def echo(message: Message, _: Context) -> Message:
+    return Message(message.content, reply_to=message)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "backoff", lambda *_: 0.001)
+    # Let messages be made outside a run.
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def serve(server: Server, app: Callable[[Message, Context], Message] = echo, *, keyed: bool = True) -> Server:
+    node = Node(lambda: server, app, {}, stop=server.stop, say=server.said.append, keyed=keyed)
+    thread = threading.Thread(target=node.serve, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), server.said
+    return server
+
+
+def test_an_order_is_answered() -> None:
+    server = serve(Server("order", "order"))
+    assert [reply.metadata.reply_to_message_id for reply in server.replies] == ["order", "order"]
+
+
+def test_an_app_that_raises_is_reported_and_the_node_lives_on() -> None:
+    def broken(message: Message, _: Context) -> Message:
+        raise ZeroDivisionError("no data today")
+
+    server = serve(Server("order", "order"), broken)
+    assert [reply.error.code for reply in server.replies] == [2, 2]
+    assert "ZeroDivisionError: no data today" in (server.replies[0].error.reason or "")
+
+
+def test_an_outage_is_waited_out_on_the_same_connection() -> None:
+    server = serve(Server(fails(Unreachable("cut")), fails(Unreachable("cut")), "order"))
+    assert server.activations == 1
+    assert len(server.replies) == 1
+    assert sum("cannot be reached" in line for line in server.said) == 1
+
+
+def test_a_reply_is_delivered_after_an_outage_that_began_while_training() -> None:
+    server = Server("order")
+    server.push_failures = 3
+    assert len(serve(server).replies) == 1
+
+
+def test_a_server_that_forgot_the_node_is_joined_anew() -> None:
+    server = serve(Server(fails(Refused("HTTP 401", gone=True)), "order"))
+    assert server.activations == 2
+    assert len(server.replies) == 1
+
+
+def test_an_order_that_is_withdrawn_costs_nothing_but_the_order() -> None:
+    server = serve(Server(fails(Refused("withdrawn", gone=False)), "order"))
+    assert server.activations == 1
+    assert len(server.replies) == 1
+
+
+def test_a_node_that_is_refused_asks_again_for_ever() -> None:
+    server = Server()
+    refusals = iter(range(20))
+
+    def activate() -> int:
+        server.activations += 1
+        if next(refusals, None) is None:
+            return 7
+        raise Refused("not registered [305]", gone=False)
+
+    server.activate = activate  # type: ignore[method-assign]
+    serve(server)
+    assert server.activations == 21
+    assert "nodes folder" in server.said[0]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_node_without_a_key_leaves_no_trace(keyed: bool) -> None:
+    assert set(serve(Server("order"), keyed=keyed).unregistered) == {not keyed}
+
+
+def test_a_stock_server_is_asked_quickly_at_first_and_then_seldom() -> None:
+    waits, waited = [], 0.0
+    while waited < 600:
+        waits.append(pause(waited, least=0.05, most=3.0))
+        waited += waits[-1]
+    assert waits[0] == 0.05
+    assert waits == sorted(waits)
+    assert waits[-1] == 3.0
+    assert len(waits) < 320
+
+
+def test_backoff_doubles_up_to_a_bound_and_never_overflows() -> None:
+    assert [backoff(n, 0.5) for n in range(6)] == [1, 2, 4, 8, 15, 15]
+    assert backoff(10_000, 0.5) == 15
+    assert backoff(0, 0.0) < backoff(0, 0.99)
+
+
+def test_a_silent_heartbeat_ends_the_connection_that_the_server_forgot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "HEARTBEAT", 0.01)
+    server = Server(*[lambda: time.sleep(0.05)] * 4)
+    server.heartbeat = fails(Refused("HTTP 401", gone=True))  # type: ignore[method-assign,assignment]
+    serve(server)
+    assert server.activations >= 2
