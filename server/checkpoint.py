@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     name = f"{slot.server_round:08d}"
     replace_file(folder / f"{name}.safetensors", tensors)
     replace_file(folder / f"{name}.json", json.dumps({"sha256": _digest(text), "body": text}).encode())
-    for path in sorted(folder.glob("[0-9]*.json"))[:-_KEPT]:
-        path.with_suffix(".safetensors").unlink(missing_ok=True)
-        path.unlink()
+    kept = sorted(path.stem for path in folder.glob("[0-9]*.json") if path.stem <= name)[-_KEPT:]
+    # Also what a kill left half-written, and later rounds: they were damaged, or this one would not be run again.
+    for path in folder.iterdir():
+        if path.stem not in kept:
+            path.unlink()
 
 
 def load_latest(folder: Path) -> Checkpoint | None:
@@ -127,16 +130,55 @@ def check_same_config(saved: dict[str, Any], config: RunConfig) -> None:
 
 def _checkpoint(body: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any]]) -> Checkpoint:
     vectors = [tensors[str(index)] for index in range(len(tensors))]
+    size = vectors[0].shape
+    _require(all(v.dtype == np.float32 and v.ndim == 1 and v.shape == size for v in vectors), "vectors of one size")
+    separate, predictors = (_vectors_at(vectors, body["separate"]), body["predictors"])
     state = State(
-        Slot(**body["slot"]),
-        Chains(vectors[body["mixed"]], tuple(vectors[index] for index in body["separate"])),
-        tuple(
-            Predictors(tuple(vectors[index] for index in one["models"]), tuple(one["folded"]))
-            for one in body["predictors"]
-        ),
-        RoundRecord.from_json(body["pending"]) if body["pending"] else None,
+        _slot(body["slot"]),
+        Chains(_vectors_at(vectors, [body["mixed"]])[0], separate),
+        tuple(Predictors(_vectors_at(vectors, one["models"]), _counts(one["folded"])) for one in predictors),
+        _pending(body["pending"]) if body["pending"] is not None else None,
     )
-    return Checkpoint(state, body["config"], tuple(body["positions"]), body["quarantine"], body["started"])
+    blocks = {len(one.models) for one in state.predictors} | {len(one.folded) for one in state.predictors}
+    _require(len(blocks) == 1 and {len(separate)} <= {0, *blocks}, "as many models as blocks")
+    quarantine, started = body["quarantine"], body["started"]
+    for kept in ("strikes", "until"):
+        _counts([*map(int, quarantine[kept]), *quarantine[kept].values()])
+    _require(isinstance(body["config"], dict) and isinstance(started, str), "a configuration and a start")
+    if started:
+        datetime.fromisoformat(started)
+    return Checkpoint(state, body["config"], _counts(body["positions"]), quarantine, started)
+
+
+def _require(fits: bool, what: str) -> None:
+    if not fits:
+        raise DamagedError(f"it does not hold {what}")
+
+
+def _counts(values: list[Any]) -> tuple[int, ...]:
+    _require(all(type(value) is int and 0 <= value < 2**63 for value in values), "counts where counts belong")
+    return tuple(values)
+
+
+def _vectors_at(vectors: list[Vector], places: list[Any]) -> tuple[Vector, ...]:
+    return tuple(vectors[place] for place in _counts(places))
+
+
+def _slot(value: dict[str, Any]) -> Slot:
+    slot = Slot(**value)
+    _counts(list(value.values()))
+    _require(slot.server_round >= 1, "a round")
+    return slot
+
+
+def _pending(value: dict[str, Any]) -> RoundRecord:
+    record = RoundRecord.from_json(value)
+    _slot(value["slot"])
+    _counts([record.attempts, record.clients_asked, record.clients_answered])
+    _counts([*record.bytes_down.values(), *record.bytes_up.values()])
+    seconds = [record.seconds, *record.train_losses.values(), *record.losses.values()]
+    _require(all(type(number) in (int, float) for number in seconds), "numbers where numbers belong")
+    return record
 
 
 class _Vectors:

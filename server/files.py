@@ -8,7 +8,8 @@ from pathlib import Path
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write beside, sync, rename, sync the folder."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # One name for all processes: what a killed one left is written over by the next.
+    partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
         file.write(content)
         file.flush()

@@ -13,7 +13,7 @@ import yaml
 from safetensors.numpy import save
 
 from common.config import RunConfig
-from common.errors import InputError
+from common.errors import InputError, RunError
 from common.layout import Layout
 from common.schedule import Schedule
 from server.files import replace_file
@@ -96,6 +96,12 @@ class Metrics:
     """metrics.jsonl, one line a round, open at the end of what counts."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
+        size = path.stat().st_size if path.exists() else 0
+        if size < position:
+            raise RunError(
+                f"{path} has {size} bytes, and had {position} when the checkpoint was written; put it back, "
+                "or start anew"
+            )
         self._file = path.open("r+b" if path.exists() else "w+b")
         # Lines after the checkpoint are written again by the rounds that are run again.
         self._file.truncate(position)
