@@ -20,6 +20,8 @@ from common.seeding import generator
 LOG = logging.getLogger("perennial")
 _QUERY_TIMEOUT = 30.0
 _POLL = 0.05
+# Seconds after which a missing answer is silence, and the longest rest after it, in units of the time waited.
+_SLOW, _LONGEST_REST = 1.0, 32
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Fleet:
         self._config, self._blocks = config, blocks
         self._nodes: dict[int, Identity] = {}
         self._refused: set[int] = set()
+        # Nodes that took long to say nothing: how often, and when to ask again.
+        self._silent: dict[int, tuple[int, float]] = {}
         self._hosts: dict[int, int] = {}
         # The sorted clients that may be drawn, kept until nodes come, go or sit out: a round must not cost by the
         # clients that exist.
@@ -87,9 +91,11 @@ class Fleet:
             return
         self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
         self._refused &= online
-        for node, identity in sorted(
-            self._ask(grid, sorted(online - self._nodes.keys() - self._refused)), key=_by_client
-        ):
+        self._silent = {node: since for node, since in self._silent.items() if node in online}
+        now = time.monotonic()
+        resting = {node for node, (_, until) in self._silent.items() if now < until}
+        unknown = sorted(online - self._nodes.keys() - self._refused - resting)
+        for node, identity in sorted(self._ask(grid, unknown), key=_by_client):
             if problem := self._problem(identity):
                 LOG.warning("node %d is refused: %s", node, problem)
                 self._refused.add(node)
@@ -118,6 +124,10 @@ class Fleet:
         """Return the nodes that sit out."""
         return tuple(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
 
+    def largest(self) -> int:
+        """Return the most clients that a node hosts."""
+        return max((len(identity.clients) for identity in self._nodes.values()), default=0)
+
     def host(self, node: int) -> int:
         """Return the name that a node keeps over restarts: its lowest client."""
         return self._nodes[node].clients[0]
@@ -132,10 +142,15 @@ class Fleet:
 
     def _ask(self, grid: Grid, nodes: Sequence[int]) -> Iterable[tuple[int, Identity]]:
         asked = [Message(protocol.write_query(), node, MessageType.QUERY, ttl=_QUERY_TIMEOUT) for node in nodes]
+        start = time.monotonic()
         replies = grid.send_and_receive(asked, timeout=_QUERY_TIMEOUT) if asked else ()
+        took = time.monotonic() - start
         node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
         for reply in replies:
-            node = node_of[reply.metadata.reply_to_message_id]
+            # A node's first answer counts; what answers to no question of these is late.
+            node = node_of.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
             if reply.has_error():
                 LOG.warning("node %d did not say who it is: %s", node, (reply.error.reason or "")[-300:])
                 continue
@@ -145,7 +160,13 @@ class Fleet:
                 LOG.warning("node %d is refused: %s", node, error)
                 self._refused.add(node)
             else:
+                self._silent.pop(node, None)
                 yield node, Identity(tuple(sorted(identity.clients)), identity.blocks)
+        if took > _SLOW:
+            # A node that never answers would cost every round the whole timeout.
+            for node in node_of.values():
+                times, _ = self._silent.get(node, (0, 0.0))
+                self._silent[node] = times + 1, start + took * (1 + min(2**times, _LONGEST_REST))
 
 
 def _by_client(pair: tuple[int, Identity]) -> tuple[int, int]:
