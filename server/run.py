@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,7 @@ from server.readers import reader_of
 from server.state import RoundRecord, State
 from server.strategies import ScheduleOver, strategy_for
 
+LOG = logging.getLogger("perennial")
 # Simulated rounds may take milliseconds; a checkpoint a few times a minute loses little and costs nothing.
 _SECONDS_BETWEEN_CHECKPOINTS = 5.0
 _ENDLESS = 2**31
@@ -85,6 +87,7 @@ def train(runs: Sequence[Run], grid: Grid, *, nodes: int, resume: bool = False, 
         assert state.slot is not None
         schedule = schedule_of(config, started=saved.started, done=state.slot.server_round)
     fleet.gather(grid, nodes)
+    _say_what_is_averaged(config, fleet)
     evaluator = Evaluator(network, layout, shards)
     keeper = _Keeper(runs, schedule, evaluator, fleet, saved.positions if saved else (0,) * len(runs), eager, progress)
     strategy = strategy_class(config, schedule, layout, readers, state, fleet, keeper)
@@ -115,6 +118,13 @@ def _saved(runs: Sequence[Run]) -> Checkpoint | None:
             f"--resume: the checkpoint was of {len(saved.positions)} runs together, this is of {len(runs)}"
         )
     return saved
+
+
+def _say_what_is_averaged(config: RunConfig, fleet: Fleet) -> None:
+    if config.aggregation != "mean" and fleet.largest() > 1:
+        LOG.warning("aggregation %s is over nodes, each already the mean of up to %d clients: one bad client spoils "
+                    "its whole node; for a %s over clients, host one a node",
+                    config.aggregation, fleet.largest(), config.aggregation)  # fmt: skip
 
 
 class _Keeper:
