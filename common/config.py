@@ -17,7 +17,9 @@ from common.errors import InputError
 from common.schedule import RoundSchedule, Schedule
 
 AUTO = "auto"
-STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd")
+# Other answers to the same problem, each with a training of its own; the first four all read the same chains.
+NEIGHBOURS = ("fedavgm", "fedadam", "fedrep", "ifca")
+STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 
@@ -66,6 +68,10 @@ class RunConfig:
     batch_size: int = _whole(2, "examples of a step; 0: the whole shard", least=0)
     lr_mixed: float = _real(0.01, "learning rate of the mixed chain, gamma", above=0)
     lr_separate: float = _real(0.01, "learning rate of the separate chains, eta", above=0)
+    server_lr: float = _real(0.0, "server's learning rate; 0: 1 for fedavgm, 0.01 for fedadam", least=0)
+    server_momentum: float = _real(0.9, "momentum of fedavgm, first moment's decay of fedadam", least=0, most=0.999999)
+    server_beta2: float = _real(0.99, "second moment's decay of fedadam", least=0, most=0.999999)
+    server_tau: float = _real(0.001, "what fedadam adds to the root of the second moment", above=0)
     participation: float = _real(1.0, "fraction of the clients that take part in a round", above=0, most=1)
     averaging: str = _word("exponential", "how models are folded into a predictor", ("mean", "exponential"))
     decay: float = _real(0.5, "weight of the old predictor in exponential averaging", least=0, most=1)
@@ -131,8 +137,7 @@ class RunConfig:
         """Return eval-every, or about four evaluations a block that fall on its last round."""
         if self.eval_every:
             return self.eval_every
-        divisors = [k for k in range(1, self.rounds_per_block + 1) if self.rounds_per_block % k == 0]
-        return next(k for k in divisors if 4 * k >= self.rounds_per_block)
+        return next(self.rounds_per_block // parts for parts in (4, 3, 2, 1) if self.rounds_per_block % parts == 0)
 
 
 def key_of(item: Field[Any]) -> str:
