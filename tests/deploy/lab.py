@@ -108,7 +108,7 @@ class Process:
     def said(self) -> str:
         return self._log.read_bytes()[self._start :].decode(errors="replace")
 
-    def wait_for(self, text: str, seconds: float = 90) -> None:
+    def wait_for(self, text: str, seconds: float = 240) -> None:
         wait_until(lambda: text in self.said() or not self.running(), seconds, f"{text!r} in\n{self.said()[-2000:]}")
         assert text in self.said(), f"{text!r} was not said before the end:\n{self.said()[-2000:]}"
 
