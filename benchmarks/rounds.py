@@ -1,4 +1,4 @@
-"""Seconds a round at the paper's setting, side by side in one run: stock Flower, pfl-research, and every engine of ours.
+"""Seconds a round at the paper's setting, side by side in one run: stock Flower, pfl-research, and all our engines.
 
     python -m benchmarks.rounds [--rounds 40] [--stock-rounds 5]
 
@@ -34,7 +34,9 @@ def main() -> None:
     stock = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds))
     rows = [("stock Flower, FedAvg", stock, mixed)]
     if pfl := os.environ.get("PFL_PYTHON"):
-        rows.append(("pfl-research, FedAvg", _run(pfl, "benchmarks.sides.pfl_research", str(arguments.stock_rounds)), mixed))
+        rows.append(
+            ("pfl-research, FedAvg", _run(pfl, "benchmarks.sides.pfl_research", str(arguments.stock_rounds)), mixed)
+        )
     for engine in ("loop", "stacked", "native"):
         rounds = arguments.rounds if engine == "native" else arguments.stock_rounds
         for strategy, work in (("mm-psgd", mixed), ("mc-psgd", both)):
@@ -68,7 +70,12 @@ def _ours(engine: str, strategy: str, rounds: int) -> float:
 def _run(python: str, module: str, argument: str) -> float:
     """Return the median seconds a round that a side prints as its last line."""
     # Ray would start stock Flower's workers at nice 15, and compare it with what else runs here.
-    environment = {**os.environ, "RAY_worker_niceness": "0", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {
+        **os.environ,
+        "RAY_worker_niceness": "0",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     done = subprocess.run(
         [python, "-m", module, argument], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

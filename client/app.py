@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import Context, Message, UserConfigValue
 from flwr.clientapp import ClientApp
 
 from client import engines
@@ -31,7 +31,7 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the ordered clients on both chains from the models received, and judge those where asked."""
-    config, node = RunConfig.from_mapping(context.run_config), _hosted(context)
+    config, node = _config(context), _hosted(context)
     engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes)
     order = protocol.read_order(message.content)
     received = protocol.read_models(message.content, layout)
@@ -52,7 +52,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the received models on the ordered clients' shards."""
-    config, node = RunConfig.from_mapping(context.run_config), _hosted(context)
+    config, node = _config(context), _hosted(context)
     engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes)
     order = protocol.read_loss_order(message.content)
     received = protocol.read_models(message.content, layout)
@@ -104,7 +104,16 @@ def _check_finite(
 
 
 def _hosted(context: Context) -> Hosted:
-    return hosted(tuple(sorted(context.node_config.items())), RunConfig.from_mapping(context.run_config))
+    return hosted(tuple(sorted(context.node_config.items())), _config(context))
+
+
+def _config(context: Context) -> RunConfig:
+    return _parsed(tuple(context.run_config.items()))
+
+
+@lru_cache(maxsize=8)
+def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
+    return RunConfig.from_mapping(dict(items))
 
 
 @lru_cache(maxsize=4)

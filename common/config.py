@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Self
 
 from common.clock import ClockSchedule, ClockSpec, FakeClock
-from common.errors import InputError
+from common.errors import InputError, shown
 from common.schedule import RoundSchedule, Schedule
 
 AUTO = "auto"
@@ -118,14 +118,17 @@ class RunConfig:
         values = {}
         for key, value in mapping.items():
             if key not in known:
-                raise InputError(f"unknown key {str(key)!r}{_nearest(str(key), known)}")
+                text = key[:80] if isinstance(key, str) else shown(key)
+                raise InputError(f"unknown key {text!r}{_nearest(text, known)}")
             values[known[key].name] = _typed(known[key], value)
         return cls(**values)
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the flat mapping; auto values are written as the word."""
         return {
-            key_of(item): AUTO if item.metadata.get("auto") and not asdict(self)[item.name] else asdict(self)[item.name]
+            key_of(item): AUTO
+            if item.metadata.get("auto") and not getattr(self, item.name)
+            else getattr(self, item.name)
             for item in fields(self)
         }
 
@@ -158,18 +161,18 @@ def _typed(item: Field[Any], value: object) -> Any:
     if isinstance(default, bool):
         if isinstance(value, bool):
             return value
-        raise InputError(f"{key} must be true or false, got {value!r}")
+        raise InputError(f"{key} must be true or false, got {shown(value)}")
     if isinstance(default, int):
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise InputError(f"{key} must be a whole number{_bounds(item)}, got {value!r}")
+        raise InputError(f"{key} must be a whole number{_bounds(item)}, got {shown(value)}")
     if isinstance(default, float):
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e308:
             return float(value)
-        raise InputError(f"{key} must be a number{_bounds(item)}, got {value!r}")
+        raise InputError(f"{key} must be a number{_bounds(item)}, got {shown(value)}")
     if isinstance(value, str):
         return value
-    raise InputError(f"{key} must be text{_bounds(item)}, got {value!r}")
+    raise InputError(f"{key} must be text{_bounds(item)}, got {shown(value)}")
 
 
 def _check_range(item: Field[Any], value: Any) -> None:
@@ -187,7 +190,7 @@ def _check_range(item: Field[Any], value: Any) -> None:
             and value <= limits.get("most", math.inf)
         ) and value < 2**63
     if not fits:
-        raise InputError(f"{key_of(item)} must be{_bounds(item) or ' a number below 2**63'}, got {value!r}")
+        raise InputError(f"{key_of(item)} must be{_bounds(item) or ' a number below 2**63'}, got {shown(value)}")
 
 
 def _bounds(item: Field[Any]) -> str:
@@ -229,5 +232,5 @@ def _instant(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"clock-start must be a time such as 2026-03-27T12:00, got {text!r}") from error
+        raise InputError(f"clock-start must be a time such as 2026-03-27T12:00, got {shown(text)}") from error
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

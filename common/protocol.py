@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, MetricRecordValues, RecordDict
 
+from common.errors import shown
 from common.layout import Layout, Vector
 
 _T = TypeVar("_T")
@@ -23,6 +25,8 @@ VERSION = 1
 MIXED, SEPARATE = "mixed", "separate"
 # More than this is no count of clients or examples on one node.
 _MOST = 2**40
+# Sums of thousands of these are still finite.
+_LARGEST = 1e30
 
 
 class ProtocolError(ValueError):
@@ -87,7 +91,7 @@ def write_identity(identity: Identity) -> RecordDict:
 def read_identity(content: RecordDict) -> Identity:
     record = _record(content, "node", ConfigRecord)
     if (version := record.get("protocol")) != VERSION:
-        raise ProtocolError(f"node speaks protocol {version!r}, this server {VERSION}")
+        raise ProtocolError(f"node speaks protocol {shown(version)}, this server {VERSION}")
     clients = _client_ids(record)
     return Identity(clients, _whole(record, "blocks", 1))
 
@@ -118,7 +122,7 @@ def read_order(content: RecordDict) -> Order:
     record = _record(content, "order", ConfigRecord)
     report_loss = record.get("report-loss")
     if not isinstance(report_loss, bool):
-        raise ProtocolError(f"order: report-loss must be true or false, got {report_loss!r}")
+        raise ProtocolError(f"order: report-loss must be true or false, got {shown(report_loss)}")
     return Order(
         **_read_slot_and_clients(record),
         local_iterations=_whole(record, "local-iterations", 1),
@@ -178,7 +182,7 @@ def read_update(content: RecordDict, order: Order, layout: Layout, chains: Seque
     """Return the update that answers ``order``, checked: names, shapes, dtypes, finite, plausible counts."""
     metrics = _record(content, "update", MetricRecord)
     models = {chain: decode(_record(content, chain, ArrayRecord), layout, chain) for chain in chains}
-    train_losses = {chain: _real(metrics, f"train-loss-{chain}") for chain in chains}
+    train_losses = {chain: _loss(metrics, f"train-loss-{chain}") for chain in chains}
     return Update(models, train_losses, _read_losses(metrics, order, chains if order.report_loss else ()))
 
 
@@ -199,7 +203,7 @@ def _judged(losses: Losses) -> dict[str, float]:
 def _read_losses(metrics: MetricRecord, order: Order, chains: Sequence[str]) -> Losses:
     num_clients = _whole(metrics, "num-clients", 1, len(order.clients))
     num_examples = _whole(metrics, "num-examples", num_clients)
-    return Losses(num_clients, num_examples, **{chain: _real(metrics, f"loss-{chain}") for chain in chains})
+    return Losses(num_clients, num_examples, **{chain: _loss(metrics, f"loss-{chain}") for chain in chains})
 
 
 # --- Arrays and values ------------------------------------------------------------------------------------------------
@@ -207,7 +211,14 @@ def _read_losses(metrics: MetricRecord, order: Order, chains: Sequence[str]) -> 
 
 def encode(vector: Vector, layout: Layout) -> ArrayRecord:
     """Return a model as the named arrays of its layout."""
-    return ArrayRecord({name: Array(array) for name, array in layout.unflatten(vector).items()})
+    arrays = layout.unflatten(vector.astype("<f4", copy=False))
+    return ArrayRecord(
+        {
+            name: Array("float32", array.shape, "numpy.ndarray", _npy_header(array.shape) + array.tobytes())
+            for name, array in arrays.items()
+        },
+        keep_input=False,
+    )
 
 
 def size_of(record: ArrayRecord) -> int:
@@ -235,6 +246,9 @@ def _decode_array(array: Array, shape: tuple[int, ...], where: str) -> np.ndarra
     if array.stype != "numpy.ndarray" or array.dtype != "float32" or tuple(array.shape) != shape:
         got = f"{array.stype} {array.dtype} {tuple(array.shape)}"[:120]
         raise ProtocolError(f"{where} must be numpy float32 {shape}, got {got}")
+    header = _npy_header(shape)
+    if len(array.data) == len(header) + 4 * math.prod(shape) and array.data.startswith(header):
+        return np.frombuffer(array.data, np.dtype("<f4"), offset=len(header)).reshape(shape)
     try:
         stream = BytesIO(array.data)
         if np.lib.format.read_magic(stream) != (1, 0):
@@ -247,6 +261,14 @@ def _decode_array(array: Array, shape: tuple[int, ...], where: str) -> np.ndarra
         raise ProtocolError(f"{where} cannot be read: {str(error)[:120]}") from error
 
 
+@lru_cache(maxsize=1024)
+def _npy_header(shape: tuple[int, ...]) -> bytes:
+    """Return what NumPy writes before the data of a little-endian float32 array of this shape."""
+    stream = BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
 def _record(content: RecordDict, name: str, kind: type[_T]) -> _T:
     record = content.get(name)
     if not isinstance(record, kind):
@@ -257,15 +279,22 @@ def _record(content: RecordDict, name: str, kind: type[_T]) -> _T:
 def _whole(record: Mapping[str, Any], key: str, least: int, most: int = _MOST) -> int:
     value = record.get(key)
     if type(value) is not int or not least <= value <= most:
-        raise ProtocolError(f"{key} must be a whole number in [{least}, {most}], got {str(value)[:80]}")
+        raise ProtocolError(f"{key} must be a whole number in [{least}, {most}], got {shown(value)}")
     return value
 
 
 def _real(record: Mapping[str, Any], key: str) -> float:
     value = record.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ProtocolError(f"{key} must be a finite number, got {str(value)[:80]}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -_LARGEST <= value <= _LARGEST:
+        raise ProtocolError(f"{key} must be a number of at most {_LARGEST:g}, got {shown(value)}")
     return float(value)
+
+
+def _loss(record: Mapping[str, Any], key: str) -> float:
+    loss = _real(record, key)
+    if loss < 0:
+        raise ProtocolError(f"{key} must be at least 0, got {loss:g}")
+    return loss
 
 
 def _client_ids(record: Mapping[str, Any]) -> tuple[int, ...]:
@@ -275,7 +304,7 @@ def _client_ids(record: Mapping[str, Any]) -> tuple[int, ...]:
         or not clients
         or any(type(item) is not int or not 0 <= item < 2**31 for item in clients)
     ):
-        raise ProtocolError(f"clients must be client ids from 0, got {str(clients)[:80]}")
+        raise ProtocolError(f"clients must be client ids from 0, got {shown(clients)}")
     if len(set(clients)) != len(clients):
         raise ProtocolError("clients has an id twice")
     return tuple(clients)

@@ -1,11 +1,14 @@
 """The full Perennial simulation, timed from round to round. Prints seconds of each round as JSON.
 
-    python -m benchmarks.sides.perennial '{"strategy": "mm-psgd", "engine": "native", ...}'
+    python -m benchmarks.sides.perennial '{"strategy": "mm-psgd", "engine": "native", ...}' [--memory]
+
+--memory: a second line with the peak resident megabytes of the driver and of the largest other process.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import tempfile
 import time
@@ -54,3 +57,9 @@ def rounds(settings: dict[str, object]) -> list[float]:
 if __name__ == "__main__":
     log_to_console(verbose=False)
     print(json.dumps(rounds(json.loads(sys.argv[1]))))
+    if "--memory" in sys.argv:
+        print(
+            json.dumps(
+                [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+            )
+        )

@@ -1,4 +1,4 @@
-"""Flower as its quickstart does it: FedAvg, one client a SuperNode, torch eager. Prints seconds of each round as JSON."""
+"""Flower as its quickstart does it: FedAvg, one client a SuperNode, torch eager. Prints each round's seconds as JSON."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def main(rounds: int) -> None:
             return None
 
         strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-        strategy.start(grid, ArrayRecord(Net().state_dict()), rounds + 1, evaluate_fn=stamp, train_config=ConfigRecord())
+        strategy.start(
+            grid, ArrayRecord(Net().state_dict()), rounds + 1, evaluate_fn=stamp, train_config=ConfigRecord()
+        )
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"include_dashboard": False}}
     run_simulation(server, client_app(str(data_file())), CLIENTS, backend_config=resources)  # type: ignore[arg-type]
