@@ -44,7 +44,7 @@ def train(message: Message, context: Context) -> Message:
     update = Update(
         {chain: result.params for chain, result in zip(received, results, strict=True)},
         {chain: float(result.train_losses.mean()) for chain, result in zip(received, results, strict=True)},
-        _losses(order, node, losses if order.report_loss else {}),
+        _losses(order, node, work, losses if order.report_loss else {}),
     )
     return Message(protocol.write_update(update, layout), reply_to=message)
 
@@ -61,7 +61,7 @@ def evaluate(message: Message, context: Context) -> Message:
     for chain, losses in zip(received, judged, strict=True):
         _check_finite(order, chain, work, losses)
     means = {chain: float(losses.mean()) for chain, losses in zip(received, judged, strict=True)}
-    return Message(protocol.write_losses(_losses(order, node, means)), reply_to=message)
+    return Message(protocol.write_losses(_losses(order, node, work, means)), reply_to=message)
 
 
 def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) -> list[Work]:
@@ -70,15 +70,17 @@ def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) 
         raise ProtocolError(f"client {unknown[0]} is not hosted here")
     if order.block >= node.shards.blocks:
         raise ProtocolError(f"block must be in [0, {node.shards.blocks}), got {order.block}")
-    shards = [node.shards.shard(client, order.block) for client in order.clients]
-    sizes = [len(shard.rows) for shard in shards]
+    # Samples with timestamps grow old, so that a client may have none of this block: it then takes no part.
+    shards = {client: node.shards.shard(client, order.block) for client in order.clients}
+    shards = {client: shard for client, shard in shards.items() if len(shard.rows)}
+    if not shards:
+        raise ProtocolError(f"no ordered client has data of block {order.block}")
+    clients, sizes = list(shards), [len(shard.rows) for shard in shards.values()]
     drawn = order.local_iterations * order.batch_size
-    steps = draw_rows(order.seed, "batches", order.server_round, order.clients, sizes, drawn)
-    picks = draw_rows(
-        order.seed, "judged", order.server_round, order.clients, sizes, selection_examples if judged else 0
-    )
+    steps = draw_rows(order.seed, "batches", order.server_round, clients, sizes, drawn)
+    picks = draw_rows(order.seed, "judged", order.server_round, clients, sizes, selection_examples if judged else 0)
     work = []
-    for client, shard, step, pick in zip(order.clients, shards, steps, picks, strict=True):
+    for (client, shard), step, pick in zip(shards.items(), steps, picks, strict=True):
         whole = np.broadcast_to(shard.rows, (order.local_iterations, len(shard.rows)))
         batches = shard.rows[step].reshape(order.local_iterations, -1) if order.batch_size else whole
         sampled = judged and 0 < selection_examples < len(shard.rows)
@@ -87,9 +89,9 @@ def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) 
     return work
 
 
-def _losses(order: Order, node: Hosted, means: Mapping[str, float]) -> Losses:
-    examples = sum(len(node.shards.shard(client, order.block).rows) for client in order.clients)
-    return Losses(len(order.clients), examples, **means)
+def _losses(order: Order, node: Hosted, work: Sequence[Work], means: Mapping[str, float]) -> Losses:
+    examples = sum(len(node.shards.shard(one.client, order.block).rows) for one in work)
+    return Losses(len(work), examples, **means)
 
 
 def _check_finite(

@@ -10,8 +10,7 @@ from common.config import AUTO, RunConfig
 from common.data import Shards
 from common.errors import InputError
 from common.models import default_for
-from common.shards import ShardFolder
-from common.source import open_shards
+from common.source import open_folder, open_shards
 
 NodeConfig = tuple[tuple[str, bool | float | int | str], ...]
 
@@ -33,7 +32,7 @@ def hosted(node_config: NodeConfig, config: RunConfig) -> Hosted:
     """
     node = dict(node_config)
     if "data" in node:
-        shards: Shards = ShardFolder(Path(str(node["data"])))
+        shards = open_folder(Path(str(node["data"])), config)
         clients = shards.clients
     else:
         shards = open_shards(config)

@@ -60,6 +60,9 @@ class RunConfig:
     rounds_per_block: int = _whole(10, "rounds before the next block, E", least=1)
     clock: str = _word("", "blocks by time of day instead of by rounds, as in 'day: 08:00-20:00, night: 20:00-08:00'")
     timezone: str = _word("UTC", "time zone of the clock")
+    retention_days: float = _real(
+        0.0, "age at which samples with timestamps are no longer used; 0: never", least=0, most=1e6
+    )
     clock_start: str = _word(
         "", "simulate the clock from this time on (UTC), as 2026-03-27T12:00, instead of reading it"
     )

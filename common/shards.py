@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from common import npz
+from common import npz, timestamps
 from common.data import Shard, Shards, check_examples
-from common.errors import InputError
+from common.errors import InputError, shown
 
 FORMAT = 1
 # Shards kept in memory; the paper's 100 clients of one block fit many times over.
@@ -44,17 +45,26 @@ class ShardFolder:
     def check(self) -> None:
         """Read every shard once, so that a device says at its start what is wrong with its data."""
         for client in self.clients:
+            timed = shard_path(self.folder, client, 0).with_name(timestamps.FILE)
+            if timed.exists():
+                samples = timestamps.read_samples(timed)
+                self.check_fit(samples.x, samples.y, timed)
+                continue
             for block in range(self.blocks):
                 self.shard(client, block)
+
+    def check_fit(self, x: NDArray[Any], y: NDArray[np.int64], path: Path) -> None:
+        """Refuse examples of another shape or with other labels than the manifest's."""
+        if x.shape[1:] != self.shape:
+            raise InputError(f"{path}: examples have shape {x.shape[1:]}, the manifest says {self.shape}")
+        if len(y) and int(y.max()) >= self.classes:
+            raise InputError(f"{path}: label {int(y.max())} is outside the manifest's [0, {self.classes})")
 
     def _read(self, path: Path) -> Shard:
         arrays = npz.read(path, ("x", "y"))
         x, y = arrays["x"], arrays["y"].astype(np.int64) if arrays["y"].dtype.kind in "iu" else arrays["y"]
         check_examples(x, y, str(path))
-        if x.shape[1:] != self.shape:
-            raise InputError(f"{path}: examples have shape {x.shape[1:]}, the manifest says {self.shape}")
-        if len(y) and int(y.max()) >= self.classes:
-            raise InputError(f"{path}: label {int(y.max())} is outside the manifest's [0, {self.classes})")
+        self.check_fit(x, y, path)
         if not len(y):
             raise InputError(f"{path} has no examples; a shard needs at least one")
         return Shard(x, y, np.arange(len(y), dtype=np.int64))
@@ -106,7 +116,7 @@ def _manifest(path: Path) -> tuple[tuple[int, ...], int, int, tuple[int, ...]]:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(f"{path}: format must be {FORMAT}, got {found!r}")
+        raise InputError(f"{path}: format must be {FORMAT}, got {shown(found)}")
     shape = _positive_integers(manifest, "shape", path)
     clients = _positive_integers(manifest, "clients", path, least=0)
     if len(set(clients)) != len(clients):
@@ -122,5 +132,5 @@ def _positive_integers(manifest: dict[str, Any], key: str, path: Path, least: in
         or (not value and key != "clients")
         or any(type(item) is not int or not least <= item < 2**31 for item in value)
     ):
-        raise InputError(f"{path}: {key} must be whole numbers of at least {least}, got {str(value)[:80]}")
+        raise InputError(f"{path}: {key} must be whole numbers of at least {least}, got {shown(value)}")
     return tuple(value)

@@ -8,11 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from common import data, partition
+from common.clock import ClockSpec, utc_now
 from common.config import AUTO, RunConfig
 from common.data import CutDataset, Shard, Shards
 from common.errors import InputError
 from common.models import default_for
 from common.shards import ShardFolder
+from common.timed import TimedFolder
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def open_shards(config: RunConfig) -> Shards:
     if config.shape:
         return NoData(_shape(config.shape), config.classes or 10, config.blocks)
     if Path(config.data).is_dir() or ("/" in config.data and not config.data.endswith(".npz")):
-        return ShardFolder(Path(config.data))
+        return open_folder(Path(config.data), config)
     return _cut(
         config.data,
         config.blocks,
@@ -46,6 +48,15 @@ def open_shards(config: RunConfig) -> Shards:
         config.shuffled,
         config.seed,
     )
+
+
+def open_folder(path: Path, config: RunConfig) -> Shards:
+    """Return a folder of shards; where blocks follow a clock, its clients may hold samples with timestamps."""
+    folder = ShardFolder(path)
+    if not config.clock:
+        return folder
+    spec = ClockSpec.parse(config.clock, config.timezone)
+    return TimedFolder(folder, spec, config.retention_days, None if config.clock_start else utc_now)
 
 
 def resolved(config: RunConfig, shards: Shards) -> RunConfig:
