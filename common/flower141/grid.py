@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import ErrorCode
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import LinkState
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 from flwr.serverapp import Grid
@@ -27,6 +26,7 @@ from flwr.supercore.run import Run
 
 from common.flower141.routes import Doorbell
 
+LOG = logging.getLogger("perennial")
 # Between looks for orders whose node went offline.
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -39,14 +39,6 @@ class _Sent:
     online_since: str
 
 
-@dataclass(frozen=True)
-class _Arriving:
-    """A reply that a node has announced and whose parts are still on their way."""
-
-    order_id: str
-    tree: ObjectTree
-
-
 class LinkGrid(Grid):
     """Flower's Grid, reading and writing the link state directly."""
 
@@ -54,8 +46,8 @@ class LinkGrid(Grid):
         self._state, self._store, self._run, self._doorbell = state, state.object_store, run, doorbell
         self._looked = 0.0
         self._sent: dict[str, _Sent] = {}
-        self._arriving: dict[str, _Arriving] = {}
         assert isinstance(state, InMemoryLinkState)
+        # From an order's id to the id of the reply that a node has announced.
         self._replied = state.message_ins_id_to_message_res_id
 
     def set_run(self, run: Run) -> None:
@@ -97,23 +89,37 @@ class LinkGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are complete, and errors for orders that are lost; never wait for one on its way."""
         orders = list(message_ids)
-        for order_id in orders:
-            for reply in self._announced(order_id):
-                reply_id = reply.metadata.message_id
-                with contextlib.suppress(NoObjectInStoreError):
-                    self._arriving[reply_id] = _Arriving(order_id, self._store.get_object_tree(reply_id))
-        complete = [reply_id for reply_id, reply in self._arriving.items() if self._is_complete(reply.tree)]
-        replies = [self._take(reply_id) for reply_id in complete]
+        replies = [reply for order_id in orders if (reply := self._take(order_id))]
         return replies + self._lost(orders)
 
-    def _announced(self, order_id: str) -> list[Message]:
-        if order_id not in self._replied or any(reply.order_id == order_id for reply in self._arriving.values()):
-            return []
+    def _take(self, order_id: str) -> Message | None:
+        """Return the reply to an order once all its parts are there."""
+        reply_id = self._replied.get(order_id)
+        if reply_id is None:
+            return None
         try:
-            return self._state.get_message_res({order_id}, self._run.run_id)
-        except KeyError:
-            # flwr 1.41 looks up an order that it has dropped a moment before for its age.
-            return []
+            tree = self._store.get_object_tree(reply_id)
+        except NoObjectInStoreError:
+            return None
+        contents = {part.object_id: self._store.get(part.object_id) or b"" for part in iterate_object_tree(tree)}
+        if not all(contents.values()):
+            return None
+        try:
+            message = inflate_object_from_contents(reply_id, contents)
+        except Exception as error:  # Whatever a node sends, the server must live on.
+            LOG.debug("a reply cannot be read", exc_info=error)
+            message = None
+        if not isinstance(message, Message) or message.metadata.reply_to_message_id != order_id:
+            return self._failed(order_id, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "the reply cannot be read")
+        message.metadata.__dict__["_message_id"] = reply_id
+        self.forget([order_id])
+        return message
+
+    def _failed(self, order_id: str, code: int, reason: str) -> Message:
+        """Return an error in place of a reply, and forget the order."""
+        reply = Message(Error(code, reason), reply_to=self._sent[order_id].order)
+        self.forget([order_id])
+        return reply
 
     def _lost(self, orders: Iterable[str]) -> list[Message]:
         """Return an error for every order whose node has been offline since: an order is handed out once only."""
@@ -122,44 +128,26 @@ class LinkGrid(Grid):
         self._looked = time.monotonic()
         sent = {order_id: self._sent[order_id] for order_id in orders if order_id in self._sent}
         online = self._online_since([one.order.metadata.dst_node_id for one in sent.values()])
-        errors = []
-        for order_id, one in sent.items():
-            if online.get(one.order.metadata.dst_node_id, "") != one.online_since:
-                error = Error(ErrorCode.NODE_UNAVAILABLE, "the node went offline before it had answered")
-                errors.append(Message(error, reply_to=one.order))
-                self.forget([order_id])
-        return errors
+        lost = [
+            order_id
+            for order_id, one in sent.items()
+            if online.get(one.order.metadata.dst_node_id, "") != one.online_since
+        ]
+        reason = "the node went offline before it had answered"
+        return [self._failed(order_id, ErrorCode.NODE_UNAVAILABLE, reason) for order_id in lost]
 
     def _online_since(self, nodes: list[int]) -> dict[int, str]:
         found = self._state.get_node_info(node_ids=nodes, statuses=[NodeStatus.ONLINE])
         return {node.node_id: node.last_activated_at for node in found}
 
-    def _is_complete(self, tree: ObjectTree) -> bool:
-        return all(self._store.get(part.object_id) for part in iterate_object_tree(tree))
-
-    def _take(self, reply_id: str) -> Message:
-        arrived = self._arriving.pop(reply_id)
-        contents = {
-            part.object_id: self._store.get(part.object_id) or b"" for part in iterate_object_tree(arrived.tree)
-        }
-        message = inflate_object_from_contents(reply_id, contents)
-        assert isinstance(message, Message)
-        message.metadata.__dict__["_message_id"] = reply_id
-        self._store.delete(reply_id)
-        self.forget([arrived.order_id])
-        return message
-
     def forget(self, message_ids: Iterable[str]) -> None:
-        """Drop orders and what belongs to them: Flower keeps the models of an order that no node fetched for ever."""
-        orders = set(message_ids)
-        self._state.delete_messages(orders)
-        late = [reply_id for reply_id, reply in self._arriving.items() if reply.order_id in orders]
-        for object_id in [*orders, *late]:
-            self._store.delete(object_id)
-        for reply_id in late:
-            del self._arriving[reply_id]
-        for order_id in orders:
+        """Drop orders, and replies to them: Flower keeps the models of an order that nobody fetched for ever."""
+        for order_id in list(message_ids):
             self._sent.pop(order_id, None)
+            reply_id = self._replied.get(order_id)
+            self._state.delete_messages({order_id})
+            for object_id in filter(None, (order_id, reply_id)):
+                self._store.delete(object_id)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError("server.grid.EagerGrid sends and receives")

@@ -16,6 +16,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
 from common.errors import InputError
@@ -222,6 +225,30 @@ def test_a_reply_in_another_nodes_name_is_refused(link: Link, run: LinkRun, conn
     reply.metadata.__dict__["_src_node_id"] = victim.node
     with pytest.raises(Refused, match="403"):
         thief.fleet.push(reply, 0.1)
+
+
+def test_a_reply_that_is_no_message_is_an_error_and_not_the_end(link: Link, run: LinkRun, connect: Connect) -> None:
+    device = Device(link, connect)
+    (sent,) = run.grid.push_messages([order(device.node)])
+    announced = device.fleet.pull()
+    assert announced is not None
+    message, _ = device.fleet.fetch(announced, {})
+    reply = Message(RecordDict(), reply_to=message)
+    # Its root is a record, under a true hash.
+    root = RecordDict({"config": ConfigRecord({"a": 1})})
+    reply.metadata.__dict__["_message_id"] = root.object_id
+    request = PushMessagesRequest(
+        node=device.fleet._node,
+        messages_list=[message_to_proto(reply)],
+        message_object_trees=[get_object_tree(root)],
+        clientapp_runtime_list=[0.1],
+    )
+    session = device.fleet._client.PushMessages(request).session_id
+    parts = ((object_id, part.deflate()) for object_id, part in get_all_nested_objects(root).items())
+    device.fleet._push_parts(message.metadata.run_id, session, parts)
+    (error,) = wait_for_reply(run, sent)
+    assert error.error.reason == "the reply cannot be read"
+    assert len(link.state.object_store) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", ["/v1/control/list-runs", "/v1/runtime/acquire-task", "/docs", "/"])

@@ -1,4 +1,4 @@
-"""The stock way: flower-superlink behind our door, one stock node and one of ours, and a run submitted by `flwr run`."""
+"""The stock way: flower-superlink behind our door, with one stock node and one of ours."""
 
 from __future__ import annotations
 
