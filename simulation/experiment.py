@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from common.config import STRATEGIES, RunConfig
-from common.errors import InputError
+from common.config import NEIGHBOURS, STRATEGIES, RunConfig
+from common.errors import InputError, shown
 
-# Runs that differ in these alone train the same chains, and are trained together.
+# Runs that differ in these alone train the same chains, and are trained together; neighbours train on their own.
 _READ_ONLY_KEYS = ("strategy", "averaging", "decay")
+_MOST_RUNS = 1000
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,28 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path} cannot be read: {_short(error)}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold keys and values, got {type(content).__name__}")
     changes = dict(_override(text) for text in overrides)
-    output = str(changes.pop("output", content.pop("output", ""))) or f"runs/{path.stem}"
-    title = str(content.pop("title", path.stem))
+    output = _text(changes.pop("output", content.pop("output", ""))) or f"runs/{path.stem}"
+    title = _text(content.pop("title", path.stem))
     runs = content.pop("runs", [{}])
     if not isinstance(runs, list) or not runs or any(not isinstance(run, dict) for run in runs):
         raise InputError(f"{path}: runs must be a list of keys and values")
     entries = [
-        (str(run.pop("name", "")), [RunConfig.from_mapping(one) for one in _sweep({**content, **run, **changes}, path)])
+        (
+            _text(run.pop("name", "")),
+            [RunConfig.from_mapping(one) for one in _sweep({**content, **run, **changes}, path)],
+        )
         for run in runs
     ]
     named = _named(entries)
     for index, run in enumerate(named):
         if any(run.config == other.config or run.name == other.name for other in named[:index]):
-            raise InputError(f"{path}: run {run.name!r} is there twice; let it differ in something, or give it a name")
+            raise InputError(
+                f"{path}: run {shown(run.name)} is there twice; let it differ in something, or give it a name"
+            )
     return Experiment(title, Path(output), _passes(named))
 
 
@@ -70,13 +77,15 @@ def _sweep(mapping: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     if any(not choice for choice in choices):
         empty = next(key for key, value in mapping.items() if value == [])
         raise InputError(f"{path}: {empty} is an empty list; give at least one value")
+    if (count := prod(len(choice) for choice in choices)) > _MOST_RUNS:
+        raise InputError(f"{path}: the lists make {count} runs; an experiment has at most {_MOST_RUNS}")
     return [dict(zip(mapping, values, strict=True)) for values in product(*choices)]
 
 
 def _named(entries: Sequence[tuple[str, list[RunConfig]]]) -> list[NamedRun]:
     """Name runs by what differs: among those of one entry that has a name, and among all that have none."""
     pool = [config for name, configs in entries if not name for config in configs]
-    alone = len(entries) == 1
+    alone = sum(len(configs) for _, configs in entries) == 1
     named = []
     for name, configs in entries:
         differing = _differing(configs if name else pool)
@@ -107,7 +116,8 @@ def _passes(runs: Sequence[NamedRun]) -> tuple[tuple[NamedRun, ...], ...]:
 
     def training(run: NamedRun) -> str:
         mapping = run.config.to_mapping()
-        return str({key: value for key, value in mapping.items() if key not in _READ_ONLY_KEYS})
+        own = run.config.strategy if run.config.strategy in NEIGHBOURS else ""
+        return str((own, {key: value for key, value in mapping.items() if key not in _READ_ONLY_KEYS}))
 
     order: list[str] = []
     for run in runs:
@@ -120,8 +130,16 @@ def _passes(runs: Sequence[NamedRun]) -> tuple[tuple[NamedRun, ...], ...]:
 def _override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise InputError(f"--set takes key=value, got {text!r}")
+        raise InputError(f"--set takes key=value, got {shown(text)}")
     try:
         return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {key}: {value!r} cannot be read: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"--set {shown(key)}: {shown(value)} cannot be read: {_short(error)}") from error
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import settings
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -23,6 +24,10 @@ from tests.reference import Data
 
 if TYPE_CHECKING:
     from simulation.grid import RayGrid
+
+# A busy machine is no fault of the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 COMMAND = Path(sys.executable).with_name("flower-simulation")
 QUIET = {

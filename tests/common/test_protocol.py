@@ -22,7 +22,7 @@ ORDER = Order(5, 1, 2, (3, 4, 9), 7, 10, 2, 0.1, 0.2, True)
 VECTOR = np.arange(8, dtype=np.float32)
 
 ids = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=6, unique=True).map(tuple)
-rates = st.floats(allow_nan=False, allow_infinity=False)
+rates = st.floats(-1e30, 1e30)
 orders = st.builds(
     Order, st.integers(1, 2**40), st.integers(0, 2**40), st.integers(0, 2**40), ids, st.integers(0, 2**63 - 1),
     st.integers(1, 2**40), st.integers(0, 2**40), rates, rates, st.booleans(),

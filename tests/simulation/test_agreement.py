@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,9 +25,20 @@ from server.folder import RunFolder
 from server.run import Run, prepare, train
 from server.state import RoundRecord
 from simulation.grid import RayGrid
-from tests.conftest import Simulate, descendants, make_data, read_metrics, read_predictors, run_command, write_folder
+from tests.conftest import (
+    Simulate,
+    command_line,
+    descendants,
+    environment,
+    make_data,
+    read_metrics,
+    read_predictors,
+    run_command,
+    write_folder,
+)
 from tests.reference import ALGORITHMS, Model, Setting
 
+ROOT = Path(__file__).resolve().parents[2]
 STRATEGIES = ("fedavg", "mm-psgd", "mc-psgd")
 SIZES = list(product((1, 2, 3), (1, 4)))  # blocks, clients
 STEPS = (1, 5)
@@ -219,3 +234,67 @@ def test_a_killed_worker_costs_at_most_its_rounds_replies(shared_grid: RayGrid, 
     assert all(row["clients-answered"] + row["clients-rejected"] == 4 for row in rows)
     assert hit[0]["clients-answered"] >= 2
     assert json.loads(run.folder.manifest.read_text())["folded"] == [4, 4]
+
+
+# --- Flower's own runtime ---------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def stock_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A local SuperLink in simulation mode, as `flwr run` would start it; its processes end with the test."""
+    (tmp_path / "neutral").mkdir()
+    port, binaries = str(free_port()), Path(sys.executable).parent
+    settings = {"FLWR_HOME": str(tmp_path / "flwr"), "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port}
+    env = environment(**settings, PATH=f"{binaries}{os.pathsep}{os.environ['PATH']}")
+    command = [binaries / "flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", port, "--database", tmp_path / "state.db"]
+    # A neutral folder: Ray's workers would import packages of the working directory before the bundle's.
+    options: dict[str, Any] = {"cwd": tmp_path / "neutral", "env": env, "start_new_session": True}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([str(part) for part in command], **options, **quiet) as process:
+        below: dict[int, str] = {}
+        try:
+            yield env
+        finally:
+            below = descendants(process.pid)
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            for pid, line in below.items():
+                if command_line(pid) == line:
+                    os.kill(pid, signal.SIGKILL)
+
+
+def test_flwr_run_on_the_stock_runtime_gives_the_same_predictors(
+    simulate: Simulate, stock_environment: dict[str, str], tmp_path: Path
+) -> None:
+    data = write_folder(tmp_path / "data", make_data(2, 4))
+    keys = {**KEYS, "data": str(data), "cycles": 1, "local-iterations": 2, "nodes": 2, "strategy": "mc-psgd"}
+    ours = simulate("ours", **keys)[""]
+    overrides = " ".join(
+        f"{key}={json.dumps(value)}" for key, value in {**keys, "output": str(tmp_path / "stock")}.items()
+    )
+    resources = "num-supernodes=2 client-resources-num-cpus=1"
+    command = ["flwr", "run", str(ROOT), "--stream", "-c", overrides, "--federation-config", resources]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path / "neutral",
+        env=stock_environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    stock = tmp_path / "stock"
+    assert RunFolder(stock).is_complete(), done.stdout[-3000:] + done.stderr[-3000:]
+    for one, other in zip(read_predictors(ours), read_predictors(stock), strict=True):
+        assert max(np.abs(one[name] - other[name]).max() for name in one) < 1e-5
+    assert [row["chosen"] for row in read_metrics(ours)] == [row["chosen"] for row in read_metrics(stock)]

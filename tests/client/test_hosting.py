@@ -1,0 +1,41 @@
+"""What a node hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client.hosting import hosted
+from common.config import RunConfig
+from common.errors import InputError
+from tests.conftest import make_data, write_folder
+
+
+def test_a_simulated_node_hosts_every_pth_client() -> None:
+    config = RunConfig(clients=7)
+    shares = [hosted((("num-partitions", 3), ("partition-id", place)), config).clients for place in range(3)]
+    assert shares == [(0, 3, 6), (1, 4), (2, 5)]
+
+
+def test_a_node_with_a_folder_hosts_all_of_it_whatever_the_run_config_says(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "mine", make_data(2, 3))
+    node = hosted((("data", str(folder)),), RunConfig(data="digits"))
+    assert (node.clients, node.shards.blocks, node.shards.shape) == ((0, 1, 2), 2, (2, 3))
+    assert node.model == "mlp"
+
+
+def test_the_model_is_the_runs_or_goes_by_the_data() -> None:
+    node = (("num-partitions", 1), ("partition-id", 0))
+    assert hosted(node, RunConfig(model="linear")).model == "linear"
+    assert hosted(node, RunConfig()).model == "mlp"
+
+
+def test_a_node_without_clients_is_refused_with_the_remedy() -> None:
+    with pytest.raises(InputError, match="node hosts no client: the run has 2 clients; use at most as many nodes"):
+        hosted((("num-partitions", 3), ("partition-id", 2)), RunConfig(clients=2))
+
+
+def test_a_node_whose_folder_is_missing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a folder of shards"):
+        hosted((("data", str(tmp_path / "none")),), RunConfig())
