@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,20 +14,38 @@ from torch import nn
 
 from common.data import Shard, Shards, as_float
 from common.layout import Layout
+from common.partition import Rows
 from server.psgd import Predictors, Vector
 
 _BATCH = 250
 
 
+# Tells for each of ``rows`` of x and y whether the model's best guess is its label; called from several threads.
+Right = Callable[[Vector, NDArray[Any], NDArray[np.int64], Rows], NDArray[np.bool_]]
+
+
+class TorchRight:
+    """``Right`` by torch, for any module."""
+
+    def __init__(self, network: nn.Module, layout: Layout) -> None:
+        self._network, self._layout = network.eval(), layout
+        # Evaluators bring threads of their own: torch's wait by spinning, which on a busy machine takes ages.
+        torch.set_num_threads(1)
+
+    def __call__(self, model: Vector, x: NDArray[Any], y: NDArray[np.int64], rows: Rows) -> NDArray[np.bool_]:
+        state = {name: torch.from_numpy(array.copy()) for name, array in self._layout.unflatten(model).items()}
+        with torch.inference_mode():
+            guesses = torch.func.functional_call(self._network, state, torch.from_numpy(as_float(x[rows])))
+        return np.asarray(guesses.argmax(1).numpy() == y[rows])
+
+
 class Evaluator:
     """Keeps what it found of each model: readers share models, and most predictors change seldom."""
 
-    def __init__(self, network: nn.Module, layout: Layout, shards: Shards) -> None:
-        self._network, self._layout = network.eval(), layout
+    def __init__(self, right: Right, shards: Shards) -> None:
+        self._right = right
         self._tests = [shards.test(block) for block in range(shards.blocks)]
         self._known: dict[int, tuple[Vector, dict[int, float]]] = {}
-        # Batches in threads of our own: torch's threads wait by spinning, which on a busy machine takes ages.
-        torch.set_num_threads(1)
         self._threads = ThreadPoolExecutor(os.cpu_count())
 
     def accuracies(self, readers: Sequence[Predictors]) -> list[list[float]] | None:
@@ -47,8 +66,6 @@ class Evaluator:
 
     def _judge(self, model: Vector, blocks: Sequence[int]) -> dict[int, float]:
         """Return the model's accuracy on several blocks; test sets cut from one array are gone through once."""
-        state = {name: torch.from_numpy(array.copy()) for name, array in self._layout.unflatten(model).items()}
-        self._network.load_state_dict(state)
         tests = {block: test for block in blocks if (test := self._tests[block]) is not None}
         by_source: dict[int, list[int]] = {}
         for block, test in tests.items():
@@ -56,17 +73,11 @@ class Evaluator:
         found: dict[int, float] = {}
         for members in by_source.values():
             rows = np.unique(np.concatenate([tests[block].rows for block in members]))
-            right = self._right(tests[members[0]], rows)
+            right = self._all(model, tests[members[0]], rows)
             for block in members:
                 found[block] = float(right[np.searchsorted(rows, tests[block].rows)].mean())
         return found
 
-    def _right(self, test: Shard, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _all(self, model: Vector, test: Shard, rows: Rows) -> NDArray[np.bool_]:
         batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-
-        def guess(batch: NDArray[np.int64]) -> NDArray[np.bool_]:
-            with torch.inference_mode():
-                guesses = self._network(torch.from_numpy(as_float(test.x[batch]))).argmax(1).numpy()
-            return np.asarray(guesses == test.y[batch])
-
-        return np.concatenate(list(self._threads.map(guess, batches)))
+        return np.concatenate(list(self._threads.map(lambda batch: self._right(model, test.x, test.y, batch), batches)))

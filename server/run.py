@@ -18,7 +18,7 @@ from common.errors import InputError, RunError
 from common.schedule import Schedule
 from common.source import open_shards, resolved
 from server.checkpoint import Checkpoint, check_same_config, load_latest, save_checkpoint
-from server.evaluate import Evaluator
+from server.evaluate import Evaluator, Right, TorchRight
 from server.fleet import Fleet
 from server.folder import Metrics, RunFolder
 from server.psgd import SEPARATE, Chains, Predictors
@@ -58,11 +58,20 @@ def prepare(run: Run) -> Run:
     return replace(run, config=config)
 
 
-def train(runs: Sequence[Run], grid: Grid, *, nodes: int, resume: bool = False, eager: bool = True,
-          progress: Progress | None = None) -> None:  # fmt: skip
+def train(
+    runs: Sequence[Run],
+    grid: Grid,
+    *,
+    nodes: int,
+    resume: bool = False,
+    eager: bool = True,
+    progress: Progress | None = None,
+    right: Right | None = None,
+) -> None:
     """Train once for all ``runs``, which differ at most in how they read the chains, and write their results.
 
     nodes: to wait for before the first round. eager: checkpoint every round where checkpoint-every is auto.
+    right: tells which guesses of a model are right; None: by torch.
     """
     runs = [prepare(run) for run in runs]
     config = runs[0].config
@@ -88,7 +97,7 @@ def train(runs: Sequence[Run], grid: Grid, *, nodes: int, resume: bool = False, 
         schedule = schedule_of(config, started=saved.started, done=state.slot.server_round)
     fleet.gather(grid, nodes)
     _say_what_is_averaged(config, fleet)
-    evaluator = Evaluator(network, layout, shards)
+    evaluator = Evaluator(right or TorchRight(network, layout), shards)
     keeper = _Keeper(runs, schedule, evaluator, fleet, saved.positions if saved else (0,) * len(runs), eager, progress)
     strategy = strategy_class(config, schedule, layout, readers, state, fleet, keeper)
     done = state.slot.server_round if state.slot else 0

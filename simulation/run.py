@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from client.engines import choose
+from client.engines.native import NativeEngine
+from common import models
+from common.config import RunConfig
 from common.errors import InputError
+from common.source import open_shards
 from server.checkpoint import check_same_config, load_latest
+from server.evaluate import Right
 from server.folder import RunFolder
 from server.progress import TerminalProgress
 from server.run import Run, prepare, train
@@ -44,7 +50,15 @@ def _run_passes(passes: Sequence[Sequence[Run]], *, resume: bool, verbose: bool)
             if len(passes) > 1:
                 print(f"pass {number} of {len(passes)}: {', '.join(names)}", flush=True)
             grid.begin(nodes, config.to_mapping())
-            train(runs, grid, nodes=nodes, resume=resume, eager=False, progress=TerminalProgress(names))
+            progress, right = TerminalProgress(names), _right(config)
+            train(runs, grid, nodes=nodes, resume=resume, eager=False, progress=progress, right=right)
+
+
+def _right(config: RunConfig) -> Right | None:
+    """Return the native engine's evaluation where the workers train with it; None: evaluate by torch."""
+    shards = open_shards(config)
+    engine = choose(config.engine, models.build(config.model, shards.shape, shards.classes), shards.shape)
+    return engine.right if isinstance(engine, NativeEngine) else None
 
 
 def _is_done(run: Run) -> bool:

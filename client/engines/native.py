@@ -50,6 +50,18 @@ class NativeEngine:
         self._run(self._stack(models), np.zeros(len(models), np.float32), work, None, None, losses)
         return list(losses)
 
+    def right(self, model: Vector, x: NDArray[Any], y: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell for each of ``rows`` whether the model's best guess is its label."""
+        row, kept = self._describe(Work(0, x, y, np.zeros((0, 0), np.int64), rows))
+        found = np.zeros(len(rows), np.uint8)
+        # Arrays made here must outlive the call.
+        models, table = self._stack([model]), np.array(row, np.int64)
+        self._raise_for(
+            self._library.perennial_right(_pointer(models), _pointer(table), _pointer(PIXELS), _pointer(found))
+        )
+        del kept
+        return found.astype(np.bool_)
+
     def _stack(self, models: Sequence[Vector]) -> NDArray[np.float32]:
         for model in models:
             if model.shape != (self._size,):
@@ -82,6 +94,10 @@ class NativeEngine:
             _pointer(train_losses),
             _pointer(losses),
         )
+        self._raise_for(status)
+
+    @staticmethod
+    def _raise_for(status: int) -> None:
         if status == _ROW:
             raise ValueError("a row of steps or judged lies outside its client's data")
         if status == _LABEL:

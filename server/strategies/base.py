@@ -108,7 +108,7 @@ class BlockCyclic(Strategy):
         return None
 
     def summary(self) -> None:
-        LOG.info("%s: %d rounds done", type(self).__name__, self.state.slot.server_round if self.state.slot else 0)
+        LOG.debug("%s: %d rounds done", type(self).__name__, self.state.slot.server_round if self.state.slot else 0)
 
     # --- One round ----------------------------------------------------------------------------------------------------
 

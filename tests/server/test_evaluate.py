@@ -12,7 +12,7 @@ from common.config import RunConfig
 from common.data import Shards
 from common.shards import ShardFolder
 from common.source import NoData, open_shards
-from server.evaluate import Evaluator
+from server.evaluate import Evaluator, TorchRight
 from server.psgd import Predictors, Vector
 from tests.conftest import make_data, write_folder
 
@@ -26,7 +26,7 @@ def always(label: int, size: int = 21, classes: int = 3) -> Vector:
 
 def an_evaluator(shards: Shards) -> Evaluator:
     network = models.build("linear", shards.shape, shards.classes)
-    return Evaluator(network, models.layout("linear", shards.shape, shards.classes), shards)
+    return Evaluator(TorchRight(network, models.layout("linear", shards.shape, shards.classes)), shards)
 
 
 @pytest.fixture

@@ -118,8 +118,8 @@ class Linear {
         Vec g[ROWS][IMAGES], scaled[ROWS][IMAGES];
         UNROLL for (int r = 0; r < ROWS; r++)
             UNROLL for (int k = 0; k < IMAGES; k++) {
-                g[r][k] = Vec{} + grad_out[size_t(n + k) * OUT::stride + o + r];
-                scaled[r][k] = Vec{} + scaled_[(n + k) * outputs + o + r];
+                g[r][k] = broadcast(grad_out[size_t(n + k) * OUT::stride + o + r]);
+                scaled[r][k] = broadcast(scaled_[(n + k) * outputs + o + r]);
             }
         for (int v = 0; v < vecs; v++) {
             Vec x[IMAGES], slope[IMAGES];

@@ -1,5 +1,6 @@
 // Trains and judges clients one after another, each inside the cache. network.h, written for the network at hand, defines
 //     using Layers = std::tuple<...>;  using Output = Box<classes, 1, 1>;
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
@@ -92,6 +93,20 @@ class Network {
         return total / double(work.judged_count);
     }
 
+    // For each judged row, whether its label has the largest logit; of equal ones the first counts, as in torch.
+    void right(const float* w, const Work& work, uint8_t* out) {
+        prepare<0>(w);
+        for (int64_t at = 0; at < work.judged_count; at += IMAGES) {
+            int count = int(std::min<int64_t>(IMAGES, work.judged_count - at));
+            fill(work, work.judged + at, count);
+            forward<0>(w, count);
+            for (int n = 0; n < count; n++) {
+                const float* z = logits_ + n * Output::stride;
+                out[at + n] = std::max_element(z, z + CLASSES) - z == work.y[work.judged[at + n]];
+            }
+        }
+    }
+
   private:
     double part(const float* w, float* target, float scale, const Work& work, const int64_t* rows, int count, int64_t batch) {
         fill(work, rows, count);
@@ -167,6 +182,14 @@ class Network {
     Buffer<float> logits_, slopes_, gradient_;
 };
 
+// Examples lie anywhere in memory; the next batch is asked for while this one is computed.
+void prefetch(const Work& work, const int64_t* rows) {
+    const size_t bytes = size_t(First::In::size) * (work.is_float ? sizeof(float) : 1);
+    for (int64_t n = 0; n < std::min<int64_t>(IMAGES, work.batch); n++)
+        for (size_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(static_cast<const char*>(work.x) + size_t(rows[n]) * bytes + at);
+}
+
 Status check(const Work& work) {
     const int64_t* lists[2] = {work.steps, work.judged};
     const int64_t counts[2] = {work.iterations * work.batch, work.judged_count};
@@ -234,8 +257,10 @@ class Order {
             if (!train) continue;
             std::memcpy(worker.w, model, WEIGHTS * sizeof(float));
             double total = 0.0;
-            for (int64_t i = 0; i < work.iterations; i++)
+            for (int64_t i = 0; i < work.iterations; i++) {
+                if (i + 1 < work.iterations) prefetch(work, work.steps + (i + 1) * work.batch);
                 total += worker.network.step(worker.w, lrs_[c], work, work.steps + i * work.batch);
+            }
             train_losses_[size_t(c) * clients_ + k] = total / double(work.iterations);
             double* sums = worker.sums + size_t(c) * WEIGHTS;
             const float* w = worker.w;
@@ -275,6 +300,21 @@ extern "C" int perennial_run(int chains, const float* models, const float* lrs, 
         Order order(chains, models, lrs, clients, clients_work, train_losses, losses);
         order.run(pixels, threads, out != nullptr);
         if (out) order.mean(out);
+    } catch (const std::exception&) {
+        return NO_MEMORY;
+    }
+    return OK;
+}
+
+// out: one byte a judged row of the only client.
+extern "C" int perennial_right(const float* model, const void* work, const float* pixels, uint8_t* out) {
+    const Work& client = *static_cast<const Work*>(work);
+    if (Status status = check(client)) return status;
+    try {
+        NoDenormals here;
+        Buffer<float> w(WEIGHTS);
+        each_parameter([&](int native, int torch) { w[native] = model[torch]; });
+        Network(pixels).right(w, client, out);
     } catch (const std::exception&) {
         return NO_MEMORY;
     }

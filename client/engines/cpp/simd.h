@@ -31,6 +31,10 @@ INLINE Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(
 INLINE void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 INLINE void store(int32_t* p, IntVec v) { *reinterpret_cast<UnalignedIntVec*>(p) = v; }
 
+template <int... LANE>
+INLINE Vec broadcast(float x, std::integer_sequence<int, LANE...>) { return Vec{(static_cast<void>(LANE), x)...}; }
+INLINE Vec broadcast(float x) { return broadcast(x, std::make_integer_sequence<int, LANES>()); }
+
 // Makes the compiler forget what it knows of a pointer: reusing loads of the last iteration costs more registers than it saves.
 template <class T>
 INLINE T* opaque(T* p) {
@@ -64,6 +68,13 @@ INLINE Vec first_lanes(Vec v) { return first_lanes<COUNT>(v, std::make_integer_s
 // Written as "not below zero", so that NaN passes and can be detected.
 INLINE Vec relu(Vec v) { return v < 0.0f ? Vec{} : v; }
 INLINE float relu(float v) { return v < 0.0f ? 0.0f : v; }
+
+// 1 unless the gradient is zero; on the bits, which is cheaper than a comparison that must mind NaN.
+INLINE int alive(float g) {
+    uint32_t bits;
+    std::memcpy(&bits, &g, sizeof bits);
+    return bits << 1 != 0;
+}
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }

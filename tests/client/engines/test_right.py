@@ -1,0 +1,26 @@
+"""The native engine's guesses against torch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from client.engines.native import NativeEngine
+from common import models
+from common.data import as_float
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cnn", (3, 32, 32)), ("mlp", (1, 8, 8))])
+def test_the_native_engine_guesses_as_torch_does(name: str, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (60, *shape), dtype=np.uint8)
+    y = rng.integers(0, 10, 60)
+    rows = rng.permutation(60)[:37]
+    network = models.build(name, shape, 10, seed=3)
+    with torch.no_grad():
+        guesses = network(torch.from_numpy(as_float(x[rows]))).argmax(1).numpy()
+    y[rows[:20]] = guesses[:20]
+    right = NativeEngine(network, shape).right(models.initial(name, shape, 10, 3), x, y, rows)
+    assert right.tolist() == (guesses == y[rows]).tolist()
+    assert 20 <= right.sum() < 37
