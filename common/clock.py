@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
-from common.errors import InputError
+from common.errors import InputError, shown
 from common.schedule import Slot
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -209,7 +209,7 @@ def _clauses(text: str) -> tuple[tuple[str, ...], list[_Clause]]:
     for piece in map(str.strip, text.split(",")):
         match = _PIECE.fullmatch(piece)
         if match is None or not (match["days"] or match["window"]) or not (match["name"] or names):
-            raise InputError(f"clock: cannot read {piece!r}; write the blocks as in {_EXAMPLE}")
+            raise InputError(f"clock: cannot read {shown(piece)}; write the blocks as in {_EXAMPLE}")
         if match["name"] in names:
             raise InputError(f"clock: block {match['name']!r} is named twice; write all its windows after one name")
         if match["name"]:
@@ -227,7 +227,7 @@ def _clauses(text: str) -> tuple[tuple[str, ...], list[_Clause]]:
 def _days(text: str) -> tuple[int, ...]:
     words = text.split("-")
     if len(words) > 2 or any(word not in DAYS for word in words):
-        raise InputError(f"clock: days must be one of {', '.join(DAYS)} or a range such as Mon-Fri, got {text!r}")
+        raise InputError(f"clock: days must be one of {', '.join(DAYS)} or a range such as Mon-Fri, got {shown(text)}")
     first, last = DAYS.index(words[0]), DAYS.index(words[-1])
     return tuple((first + day) % 7 for day in range((last - first) % 7 + 1))
 
@@ -237,7 +237,7 @@ def _window(text: str) -> tuple[int, int]:
     hours = [int(number) for number in match.groups()] if match else [99] * 4
     start, end = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
     if max(hours[1], hours[3]) > 59 or start >= MINUTES_A_DAY or end > MINUTES_A_DAY:
-        raise InputError(f"clock: a window must be HH:MM-HH:MM within 00:00-24:00, got {text!r}")
+        raise InputError(f"clock: a window must be HH:MM-HH:MM within 00:00-24:00, got {shown(text)}")
     if start == end:
         raise InputError(f"clock: window {text!r} is empty; a whole day is 00:00-24:00")
     return start, end
@@ -282,7 +282,7 @@ def _check_zone(name: str) -> None:
     except (KeyError, ValueError, OSError) as error:
         nearest = get_close_matches(name, available_timezones(), 1)
         remedy = f"did you mean {nearest[0]}?" if nearest else "give a name such as Europe/Berlin"
-        raise InputError(f"unknown time zone {name!r}; {remedy}") from error
+        raise InputError(f"unknown time zone {shown(name)}; {remedy}") from error
 
 
 def _seconds(instant: datetime) -> int:

@@ -30,6 +30,7 @@ def read(path: Path, names: tuple[str, ...], *, mapped: bool = False) -> dict[st
         raise InputError(f"{path} does not exist") from error
     except _DAMAGE as error:
         reason = f"no array {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        reason = " ".join(reason.split())[:200]
         raise InputError(f"{path} cannot be read as .npz with arrays {', '.join(names)}: {reason}") from error
 
 
