@@ -63,6 +63,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
             for one in checkpoint.state.predictors
         ],
         "pending": checkpoint.state.pending.to_json() if checkpoint.state.pending else None,
+        "memory": {name: vectors.index(vector) for name, vector in checkpoint.state.memory.items()},
         "config": checkpoint.config,
         "positions": list(checkpoint.positions),
         "quarantine": checkpoint.quarantine,
@@ -120,7 +121,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def check_same_config(saved: dict[str, Any], config: RunConfig) -> None:
-    """Refuse to go on with another configuration than the checkpoint's, and name the first difference."""
+    """Refuse to go on with another configuration than the checkpoint's, and name the first difference.
+
+    A key that the checkpoint lacks is newer than it, and stood at its default.
+    """
+    saved = {**RunConfig().to_mapping(), **saved}
     for key, value in config.to_mapping().items():
         if key not in _MAY_DIFFER and saved.get(key) != value:
             raise InputError(
@@ -133,11 +138,14 @@ def _checkpoint(body: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any]]) 
     size = vectors[0].shape
     _require(all(v.dtype == np.float32 and v.ndim == 1 and v.shape == size for v in vectors), "vectors of one size")
     separate, predictors = (_vectors_at(vectors, body["separate"]), body["predictors"])
+    # Checkpoints of earlier versions have no memory.
+    memory: dict[str, int] = body.get("memory", {})
     state = State(
         _slot(body["slot"]),
         Chains(_vectors_at(vectors, [body["mixed"]])[0], separate),
         tuple(Predictors(_vectors_at(vectors, one["models"]), _counts(one["folded"])) for one in predictors),
         _pending(body["pending"]) if body["pending"] is not None else None,
+        dict(zip(memory, _vectors_at(vectors, list(memory.values())), strict=True)),
     )
     blocks = {len(one.models) for one in state.predictors} | {len(one.folded) for one in state.predictors}
     _require(len(blocks) == 1 and {len(separate)} <= {0, *blocks}, "as many models as blocks")

@@ -45,10 +45,13 @@ class RunFolder:
         return self.manifest.exists()
 
     def config(self) -> dict[str, Any]:
-        """Return the configuration that the folder was made with; empty where there is none."""
+        """Return the configuration that the folder was made with; empty where there is none.
+
+        A key that the file lacks is newer than it, and stood at its default.
+        """
         path = self.path / "config.yaml"
         try:
-            return dict(yaml.safe_load(path.read_text())) if path.exists() else {}
+            return {**RunConfig().to_mapping(), **yaml.safe_load(path.read_text())} if path.exists() else {}
         except (yaml.YAMLError, TypeError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.schedule import Slot
 from server.exchange import Rejection
-from server.psgd import Chains, Predictors
+from server.psgd import Chains, Predictors, Vector
 
 Sizes = Mapping[str, int]
 
@@ -73,10 +73,11 @@ class State:
     """Everything that the next round depends on.
 
     slot: of the last round that is in the chains. predictors: one set a reader. pending: the record of that round while
-    it waits for the losses that choose between its chains.
+    it waits for the losses that choose between its chains. memory: what a neighbour keeps beside them, by name.
     """
 
     slot: Slot | None
     chains: Chains
     predictors: tuple[Predictors, ...]
     pending: RoundRecord | None = None
+    memory: Mapping[str, Vector] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The algorithms as Flower strategies; chosen once, here, by what the readers need trained."""
+"""The algorithms and their neighbours as Flower strategies; chosen once, here, by what the readers need trained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from server.psgd import SEPARATE
 from server.readers import Reader
 from server.strategies.base import BlockCyclic, Observer, ScheduleOver
+from server.strategies.fedrep import FedRep
+from server.strategies.ifca import IFCA
 from server.strategies.mc_psgd import MCPSGD
+from server.strategies.optimisers import FedAdam, FedAvgM
 
 
 class FedAvg(BlockCyclic):
@@ -18,11 +21,30 @@ class MMPSGD(BlockCyclic):
     """MM-PSGD (Algorithm 1): FedAvg's chain, and for each block the average of the models that its rounds gave."""
 
 
+_NEIGHBOURS: dict[str, type[BlockCyclic]] = {"fedavgm": FedAvgM, "fedadam": FedAdam, "fedrep": FedRep, "ifca": IFCA}
+
+
 def strategy_for(readers: Sequence[Reader]) -> type[BlockCyclic]:
     """Return the strategy that trains every chain that ``readers`` read."""
+    trains = {reader.trains for reader in readers}
+    assert len(trains) == 1, f"readers of one pass must share its training, got {sorted(trains)}"
+    if neighbour := readers[0].trains:
+        return _NEIGHBOURS[neighbour]
     if any(SEPARATE in reader.chains for reader in readers):
         return MCPSGD
     return FedAvg if all(reader.everywhere for reader in readers) else MMPSGD
 
 
-__all__ = ["MCPSGD", "MMPSGD", "BlockCyclic", "FedAvg", "Observer", "ScheduleOver", "strategy_for"]
+__all__ = [
+    "IFCA",
+    "MCPSGD",
+    "MMPSGD",
+    "BlockCyclic",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedRep",
+    "Observer",
+    "ScheduleOver",
+    "strategy_for",
+]
