@@ -1,0 +1,19 @@
+"""The driver of a simulation is killed and resumed; `python -m tests.chaos.kill` does it fifty times."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.kill import kill_and_compare
+
+
+@pytest.mark.timeout(900)
+def test_three_kills_change_neither_predictors_nor_metrics_and_leave_nothing_behind() -> None:
+    # Ray's sockets do not fit into the long paths of pytest's own folders.
+    with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+        tally = kill_and_compare(Path(folder), times=3, rounds_per_block=4, seed=random.randrange(2**32))
+    assert tally.kills == 3
