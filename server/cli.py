@@ -17,6 +17,15 @@ from common.endpoint import check_insecure, readable
 from common.errors import InputError
 from server import options
 
+# In a process of its own: the server does not import the simulation.
+_REPORT = """
+import sys
+from pathlib import Path
+from simulation import report, results
+folder = Path(sys.argv[1])
+print("report:", report.write(folder, [results.read(folder)], folder.name))
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 done, 1 failed, 2 bad usage, 128 + n ended by signal n."""
@@ -109,10 +118,9 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
 def _report(folder: Path) -> None:
     """Write report.html where the libraries for it are installed; a server needs no figures to do its work."""
     if importlib.util.find_spec("matplotlib") is None:
-        say(f"`flower-simulation report {folder}` makes figures of it, where perennial[simulation] is installed")
+        say("no report.html: its figures need perennial[simulation]")
         return
-    command = [sys.executable, "-m", "simulation.cli", "report", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", _REPORT, str(folder)], capture_output=True, text=True, check=False)
     say(done.stdout.strip() if done.returncode == 0 else f"no report: {done.stderr.strip()[-200:]}")
 
 

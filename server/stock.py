@@ -30,7 +30,7 @@ from server.listener import Listener
 
 _CONNECTION = "perennial"
 _PACKAGES = ("common", "server", "client")
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 
 
 def serve(config: RunConfig, arguments: argparse.Namespace) -> int:

@@ -60,7 +60,8 @@ def test_a_stock_superlink_serves_a_stock_node_and_ours_behind_the_door(tmp_path
 
     with command(tmp_path / "server.log", *server_arguments) as server:
         said = tmp_path / "server.log"
-        wait_until(lambda: "listening on" in said.read_text() or server.poll() is not None, 200, "the door")
+        wait_until(lambda: "listening on" in said.read_text() or server.poll() is not None, 240, "the door")
+        assert server.poll() is None, said.read_text()
         assert httpx.post(f"http://127.0.0.1:{port}/v1/control/list-runs").status_code == 404
         with (
             command(tmp_path / "stock.log", *client(0, "stock")),
