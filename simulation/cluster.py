@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from common.errors import RunError
 from simulation.scratch import scratch_folder
 
 # Read when ray is imported, which is why this stands before it.
@@ -21,6 +22,10 @@ import ray
 
 # Orders and updates of a round; Ray would take a third of the machine's memory.
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
+
+
+# Ray gives a node 30 s to start, which a machine busy with other things may not keep.
+_ATTEMPTS = 3
 
 
 @contextmanager
@@ -38,10 +43,22 @@ def connected(*, verbose: bool) -> Iterator[int]:
                 "_temp_dir": str(scratch),
             }
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ray.init(**options)
+            _start(options)
             resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
             yield max(1, int(resources.get("CPU", 1)))
         finally:
             ray.shutdown()
+
+
+def _start(options: dict[str, Any]) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ray.init(**options)
+            return
+        except Exception as error:  # Ray raises bare exceptions of its own
+            ray.shutdown()
+            where = f"at {options['address']} cannot be reached" if "address" in options else "did not start"
+            if attempt == _ATTEMPTS or "address" in options:
+                raise RunError(f"Ray {where} ({' '.join(str(error).split())[:200]})") from error

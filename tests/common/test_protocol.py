@@ -23,6 +23,7 @@ VECTOR = np.arange(8, dtype=np.float32)
 
 ids = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=6, unique=True).map(tuple)
 rates = st.floats(-1e30, 1e30)
+loss_values = st.floats(0, 1e30)
 orders = st.builds(
     Order, st.integers(1, 2**40), st.integers(0, 2**40), st.integers(0, 2**40), ids, st.integers(0, 2**63 - 1),
     st.integers(1, 2**40), st.integers(0, 2**40), rates, rates, st.booleans(),
@@ -61,7 +62,7 @@ def test_loss_orders_round_trip_with_slot_clients_and_seed(order: Order) -> None
     assert read == Order(order.server_round, order.cycle, order.block, order.clients, order.seed)
 
 
-@given(vectors, vectors, rates, rates, st.integers(1, 3), st.booleans())
+@given(vectors, vectors, loss_values, loss_values, st.integers(1, 3), st.booleans())
 def test_updates_round_trip(mixed: Any, separate: Any, one: float, two: float, clients: int, judged: bool) -> None:
     models = {"mixed": mixed, "separate": separate}
     losses = Losses(clients, 30, *((one, two) if judged else ()))
@@ -73,7 +74,7 @@ def test_updates_round_trip(mixed: Any, separate: Any, one: float, two: float, c
     assert (found.losses == losses) if judged else math.isnan(found.losses.mixed)
 
 
-@given(rates, rates, st.integers(1, 3))
+@given(loss_values, loss_values, st.integers(1, 3))
 def test_losses_round_trip(mixed: float, separate: float, clients: int) -> None:
     losses = Losses(clients, 99, mixed, separate)
     assert protocol.read_losses(protocol.write_losses(losses), ORDER) == losses
@@ -165,7 +166,8 @@ def test_an_order_without_a_key_is_refused(key: str) -> None:
     [
         ("num-clients", 0), ("num-clients", 4), ("num-clients", 1.0), ("num-examples", 2), ("num-examples", 2**50),
         ("train-loss-mixed", math.nan), ("train-loss-separate", math.inf), ("loss-mixed", math.nan),
-        ("loss-separate", -math.inf), ("loss-mixed", [0.1]), ("num-clients", None), ("train-loss-separate", None),
+        ("loss-separate", -math.inf), ("loss-mixed", -0.1),
+        ("loss-mixed", [0.1]), ("num-clients", None), ("train-loss-separate", None),
         ("loss-separate", None),
     ],
 )  # fmt: skip
