@@ -1,4 +1,4 @@
-"""The paper's round, and data of CIFAR-10's shape: real where it is at hand, else noise, which takes as long to train."""
+"""The paper's round, and data of CIFAR-10's shape: real where it is at hand, else noise, which trains as slowly."""
 
 from __future__ import annotations
 

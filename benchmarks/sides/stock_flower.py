@@ -1,4 +1,4 @@
-"""Flower as its quickstart does it: FedAvg, one client a SuperNode, torch eager. Prints each round's seconds as JSON."""
+"""Flower as its quickstart does it: FedAvg, one client a SuperNode, torch eager. Prints seconds a round as JSON."""
 
 from __future__ import annotations
 
