@@ -1,0 +1,93 @@
+"""``python -m simulation.paper``: run the paper's experiments, and collect what they found."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import console
+from common.errors import InputError
+from simulation import results
+from simulation.paper import charts, page, plan, series
+from simulation.paper.plan import PARTS, Part
+from simulation.plots import png
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the parts one after the other; what is done is skipped, what was broken off goes on."""
+    from simulation import report
+    from simulation.run import run_experiment
+
+    for part in plan.chosen(options.only):
+        for experiment in plan.experiments(part, options.runs, quick=options.quick):
+            console.say(f"{experiment.title} -> {experiment.output}")
+            folders = run_experiment(experiment, resume=True, overwrite=False, verbose=options.verbose)
+            report.write(experiment.output, [results.read(folder) for folder in folders], experiment.title)
+    return 0
+
+
+def collect(options: argparse.Namespace) -> int:
+    """Put what the run folders hold into compact files, and draw and write everything from those."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    for part, folders in found_in(options.runs).items():
+        kept = [series.from_result(one, part.key) for folder in folders for one in results.read_all(folder)]
+        if evaluated := [one for one in kept if len(one.rounds)]:
+            series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
+    found = {part.name: series.read(options.output, part.name) for part in PARTS}
+    for name, figure in charts.draw(found).items():
+        (options.output / f"{name}.png").write_bytes(png(figure, dpi=110))
+    parts = page.parts(found)
+    if options.page:
+        options.page.write_text(page.filled(options.page.read_text(), parts))
+    else:
+        print("\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items()))
+    return 0
+
+
+def found_in(places: Sequence[Path]) -> dict[Part, list[Path]]:
+    """Return the folders of each part: the places themselves, or folders in them, named PART or PART-seedK."""
+    found: dict[Part, list[Path]] = {}
+    for place in places:
+        if not place.is_dir():
+            raise InputError(f"{place} is no folder of runs")
+        inside = [path for path in sorted(place.iterdir()) if path.is_dir()]
+        for folder in [place] if _part(place) else inside:
+            if (part := _part(folder)) and any(folder.glob("*/metrics.jsonl")):
+                found.setdefault(part, []).append(folder)
+    return found
+
+
+def _part(folder: Path) -> Part | None:
+    name = re.sub(r"-seed\d+$", "", folder.resolve().name)
+    return next((part for part in PARTS if part.name == name), None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return the exit code, as `flower-simulation` does."""
+    options = _parser().parse_args(arguments)
+    console.log_to_console(verbose=options.verbose)
+    return console.run(lambda: options.command(options), "simulation.paper", verbose=options.verbose)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m simulation.paper", description=__doc__)
+    parser.add_argument("--verbose", action="store_true", help="show Flower's and Ray's own messages, and tracebacks")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    running = commands.add_parser("run", help="run the experiments; what is done is skipped")
+    running.add_argument("--runs", type=Path, default=Path("runs/paper"), metavar="DIR", help="folder of run folders")
+    running.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; may be repeated")
+    running.add_argument("--quick", action="store_true", help="few rounds, on digits: the shape in minutes")
+    running.set_defaults(command=run)
+    collecting = commands.add_parser("collect", help="turn run folders into CSV, PNG and tables")
+    collecting.add_argument("runs", type=Path, nargs="*", metavar="RUNS", help="run folders, or folders of them")
+    collecting.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for CSV and PNG")
+    collecting.add_argument("--page", type=Path, metavar="FILE.md", help="page whose tables are to be written")
+    collecting.set_defaults(command=collect)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

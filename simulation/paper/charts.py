@@ -1,0 +1,181 @@
+"""The figures of the results page, drawn from series alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from simulation.paper import summary
+from simulation.paper.claims import LABELS
+from simulation.paper.panels import curve, legend, panels
+from simulation.paper.series import Series
+from simulation.paper.tables import Found
+from simulation.plots import DASHES, FAINT, INK, KNOWN, PALETTE, Style
+
+STYLES = {
+    "fedavg": Style(KNOWN["fedavg"]),
+    "fedavg-shuffled": Style("#222222", DASHES[1]),
+    "mm-psgd": Style(KNOWN["mm-psgd"]),
+    "mc-psgd": Style(KNOWN["mc-psgd"], DASHES[1]),
+    "separate-alone": Style("#CC79A7"),
+    "mm-snapshot": Style("#009E73", DASHES[2]),
+    "mm-decay-0.9": Style("#E69F00", DASHES[1]),
+    "mm-mean": Style("#56B4E9"),
+    "fedavgm": Style(PALETTE[6]),
+    "fedadam": Style(PALETTE[7]),
+    "fedrep": Style(PALETTE[2]),
+    "ifca": Style(PALETTE[5], DASHES[3]),
+}
+_OF_FIGURE2 = ("figure2", "ablations", "votes", "forgetting", "communication")
+
+
+def draw(found: Found) -> dict[str, Figure]:
+    """Return every figure that there is something for, by file name without its ending."""
+    drawn: dict[str, Callable[[Found], Figure]] = {
+        "figure2": figure2, "ablations": ablations, "votes": votes, "forgetting": forgetting,
+        "communication": communication, "figure3": figure3, "figure4": figure4, "figure5": figure5,
+        "sensitivity": sensitivity, "neighbours": neighbours,
+    }  # fmt: skip
+    needs: dict[str, tuple[str, ...]] = dict.fromkeys(_OF_FIGURE2, ("figure2",))
+    needs["sensitivity"] = ("sensitivity-labels", "sensitivity-skew")
+    return {name: make(found) for name, make in drawn.items() if all(found[one] for one in needs.get(name, (name,)))}
+
+
+def figure2(found: Found) -> Figure:
+    """Mean accuracy over rounds of the four runs of figure 2; a band spans the seeds."""
+    figure, (axes,) = panels(["Mean accuracy over blocks"])
+    names = ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd")
+    _runs(figure, axes, found["figure2"], names)
+    return figure
+
+
+def ablations(found: Found) -> Figure:
+    """How a predictor is made, on the same chains."""
+    figure, (axes,) = panels(["What a predictor is made of"])
+    names = ("mm-mean", "mm-decay-0.9", "mm-psgd", "mm-snapshot", "mc-psgd", "separate-alone")
+    _runs(figure, axes, found["figure2"], names)
+    return figure
+
+
+def votes(found: Found) -> Figure:
+    """Share of rounds won by the separate chain, and the accuracy of both chains' predictors."""
+    figure, (axes,) = panels(["Rounds of MC-PSGD won by the separate chain"], up="share of rounds, %", height=3.4)
+    series = summary.of_run(found["figure2"], "mc-psgd")
+    if series:
+        curve(axes, series, STYLES["mc-psgd"], lambda one: one.separate)
+    axes.set_ylim(-4, 104)
+    return figure
+
+
+def forgetting(found: Found) -> Figure:
+    """What FedAvg's accuracy on a block loses after the block's last round; a band spans blocks, cycles and seeds."""
+    figure, (axes,) = panels(
+        ["What FedAvg forgets"], across="rounds since the block was last trained", up="change of accuracy, points"
+    )
+    lost: dict[int, list[float]] = {}
+    for one in summary.of_run(found["figure2"], "fedavg"):
+        for since, changes in summary.forgotten(one).items():
+            lost.setdefault(since, []).extend(changes)
+    when = [0, *sorted(lost)]
+    means, low, high = (
+        [0.0, *(100 * float(take(lost[since])) for since in when[1:])] for take in (np.mean, np.min, np.max)
+    )
+    axes.fill_between(when, low, high, color=KNOWN["fedavg"], alpha=0.18, linewidth=0)
+    axes.plot(when, means, color=INK, marker="o", markersize=3.5, linewidth=1.6)
+    axes.axhline(0, color=KNOWN["mm-psgd"], linewidth=1.6)
+    legend(figure, {"FedAvg's one model": Style(INK), "a predictor, kept while others train": STYLES["mm-psgd"]})
+    return figure
+
+
+def communication(found: Found) -> Figure:
+    """Accuracy against gigabytes sent down and up; of each run its first seed."""
+    figure, (axes,) = panels(["Accuracy for bytes sent"], across="GB sent, down and up")
+    names = ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "separate-alone")
+    shown = {name: series for name in names if (series := summary.of_run(found["figure2"], name))}
+    for name, series in shown.items():
+        style = STYLES[name]
+        axes.plot(series[0].megabytes / 1000, 100 * series[0].mean, color=style.color, linestyle=style.dash, lw=1.4)
+    legend(figure, {LABELS[name]: STYLES[name] for name in shown})
+    return figure
+
+
+def figure3(found: Found) -> Figure:
+    return _swept(found["figure3"], ("mm-psgd", "mc-psgd"), "I = {}", reference=60.0)
+
+
+def figure4(found: Found) -> Figure:
+    return _swept(found["figure4"], ("fedavg", "mm-psgd", "mc-psgd"), "M = {}")
+
+
+def figure5(found: Found) -> Figure:
+    return _swept(found["figure5"], ("fedavg", "mm-psgd", "mc-psgd"), "participation {}")
+
+
+def sensitivity(found: Found) -> Figure:
+    """The last cycle's mean accuracy against what the paper leaves open; bars span FedAvg's wobble."""
+    figure, made = panels(["Labels per block", "Client skew"], across="", up="last cycle's accuracy, %")
+    names = ("fedavg", "mm-psgd", "mc-psgd")
+    for axes, key in zip(made, ("sensitivity-labels", "sensitivity-skew"), strict=True):
+        for name in names:
+            swept = sorted((one for one in found[key] if one.strategy == name), key=lambda one: float(one.setting))
+            wobbles = [summary.last_cycle(one) for one in swept]
+            x, style = [float(one.setting) for one in swept], STYLES[name]
+            mean, least, most = (
+                100 * np.array([getattr(one, part) for one in wobbles]) for part in ("mean", "least", "most")
+            )
+            axes.plot(x, mean, color=style.color, linestyle=style.dash, marker="o", markersize=4.5, linewidth=1.6)
+            if name == "fedavg":
+                axes.vlines(x, least, most, color=style.color, linewidth=4, alpha=0.35)
+        axes.xaxis.set_major_locator(FixedLocator(sorted({float(one.setting) for one in found[key]})))
+        axes.margins(x=0.06)
+    legend(figure, {LABELS[name]: STYLES[name] for name in names})
+    return figure
+
+
+def neighbours(found: Found) -> Figure:
+    """All strategies over rounds, a panel for each overlap of the blocks."""
+    settings = sorted({one.setting for one in found["neighbours"]}, key=int, reverse=True)
+    figure, made = panels([f"{setting} of 10 labels a block" for setting in settings], height=4.6)
+    names = [name for name in LABELS if any(one.strategy == name for one in found["neighbours"])]
+    for axes, setting in zip(made, settings, strict=True):
+        for name in names:
+            series = [one for one in found["neighbours"] if (one.strategy, one.setting) == (name, setting)]
+            if series:
+                curve(axes, series, STYLES[name])
+    legend(figure, {LABELS[name]: STYLES[name] for name in names})
+    return figure
+
+
+# --- Parts of figures -------------------------------------------------------------------------------------------------
+
+
+def _swept(series: Sequence[Series], strategies: Sequence[str], label: str, reference: float | None = None) -> Figure:
+    """A panel a strategy, a shade a setting; shuffled FedAvg dashed in FedAvg's panel."""
+    figure, made = panels([LABELS[name] for name in strategies], height=4.2)
+    settings = sorted({one.setting for one in series}, key=float)
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.82, len(settings)))
+    looks = {setting: to_hex(shade) for setting, shade in zip(settings, shades, strict=True)}
+    shown = {label.format(setting): Style(color) for setting, color in looks.items()}
+    for axes, strategy in zip(made, strategies, strict=True):
+        for one in series:
+            if one.strategy == strategy:
+                curve(axes, [one], Style(looks[one.setting], DASHES[1] if one.shuffled else "-"))
+        if reference is not None:
+            axes.axhline(reference, color=FAINT, linewidth=0.8, linestyle=DASHES[2])
+    if any(one.shuffled for one in series):
+        shown["shuffled"] = Style(FAINT, DASHES[1])
+    legend(figure, shown)
+    return figure
+
+
+def _runs(figure: Figure, axes: Axes, series: Sequence[Series], names: Sequence[str]) -> None:
+    shown = [name for name in names if summary.of_run(series, name)]
+    for name in shown:
+        curve(axes, summary.of_run(series, name), STYLES[name])
+    legend(figure, {LABELS[name]: STYLES[name] for name in shown})

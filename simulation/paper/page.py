@@ -1,0 +1,93 @@
+"""The page of results: tables and sentences with numbers stand between markers, and only collecting writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from simulation.paper import summary, tables
+from simulation.paper.claims import FIGURE2
+from simulation.paper.series import Series
+
+
+def filled(page: str, parts: Mapping[str, str]) -> str:
+    """Return the page with each part between its ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
+
+    The headline is the line that ends with ``<!-- headline -->``, since it must be the first.
+    """
+    for name, text in parts.items():
+        if name == "headline":
+            page = _replaced(page, r"^.*<!-- headline -->$", f"{text} <!-- headline -->")
+        else:
+            begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+            page = _replaced(page, rf"{re.escape(begin)}(?s:.*?){re.escape(end)}", f"{begin}\n{text}\n{end}")
+    return page
+
+
+def _replaced(page: str, pattern: str, text: str) -> str:
+    # By a function, since a backslash in a replacing string would be read as an escape.
+    return re.sub(pattern, lambda _: text, page, flags=re.MULTILINE)
+
+
+def parts(found: tables.Found) -> dict[str, str]:
+    """Return every part of the page by name."""
+    written = {
+        "headline": headline(found["figure2"]),
+        "figure2": tables.figure2(found),
+        "ablations": tables.ablations(found),
+        "votes": tables.votes(found),
+        "forgetting": tables.forgetting(found),
+        "communication": tables.communication(found),
+        "table1": tables.table1(found),
+        "figure4": tables.figure4(found),
+        "figure5": tables.figure5(found),
+        "sensitivity-labels": tables.sensitivity(found, "sensitivity-labels", "labels per block"),
+        "sensitivity-skew": tables.sensitivity(found, "sensitivity-skew", "client skew"),
+        "neighbours": tables.neighbours(found),
+    }
+    return written | {f"{name} state": state(series) for name, series in found.items()}
+
+
+def headline(series: Sequence[Series]) -> str:
+    """Return the finding of figure 2, or how far it is."""
+    runs = {name: summary.of_run(series, name) for name in FIGURE2}
+    if not all(runs.values()):
+        missing = ", ".join(name for name in FIGURE2 if not runs[name])
+        return f"**Partial so far: figure 2 still lacks {missing}.**"
+    # Runs that are not at their end are compared as of the round that all have reached.
+    common = min(int(one.rounds[-1]) for found in runs.values() for one in found)
+    ours, mc, shuffled, cyclic = (
+        100 * summary.over_seeds([one.until(common) for one in runs[name]], lambda one: summary.last_cycle(one).mean)[0]
+        for name in ("mm-psgd", "mc-psgd", "fedavg-shuffled", "fedavg")
+    )
+    holds = "the paper's order holds" if min(ours, mc) > shuffled > cyclic else "the paper's order does not hold"
+    whole = all(one.whole for found in runs.values() for one in found)
+    opening = f"{holds[0].upper()}{holds[1:]}" if whole else f"Partial so far, at round {common:,}: {holds}"
+    seeds = min(len(found) for found in runs.values())
+    return (
+        f"**{opening}. Over the last cycle MM-PSGD has {ours:.1f} %, MC-PSGD {mc:.1f} %, shuffled FedAvg "
+        f"{shuffled:.1f} %, cyclic FedAvg {cyclic:.1f} % ({'one seed' if seeds == 1 else f'{seeds} seeds'}): "
+        f"{ours - cyclic:.1f} points are gained by keeping one predictor a block.**"
+    )
+
+
+def state(series: Sequence[Series]) -> str:
+    """Return one line on what an experiment's numbers rest on: seeds, rounds, time; or how far it is."""
+    if not series:
+        return "*Not run yet.*"
+    seeds = ", ".join(str(seed) for seed in sorted({one.seed for one in series}))
+    hours = summary.training_seconds(series) / 3600
+    runs = len({one.run for one in series})
+    text = f"{runs} runs, seed{'s' if ',' in seeds else ''} {seeds}, {_time(hours)} of training"
+    broken = [one for one in series if not one.whole]
+    if not broken:
+        return f"*{text}.*"
+    first = min(broken, key=lambda one: int(one.rounds[-1]))
+    return (
+        f"*Partial: {text} so far; {len(broken)} of {len(series)} series are not at their end "
+        f"({first.run}, seed {first.seed}: round {first.rounds[-1]:,} of {first.planned:,}).*"
+    )
+
+
+def _time(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
