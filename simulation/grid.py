@@ -22,10 +22,14 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from common.errors import RunError
+
 LOG = logging.getLogger("perennial")
 _RUN_ID = 1
 _SERVER_ID = 1
 _FIRST_NODE_ID = 2
+# Silence of this many seconds makes the grid look whether Ray itself is there.
+_LOOK_SECONDS = 10.0
 
 
 class Worker:
@@ -123,7 +127,10 @@ class RayGrid(Grid):
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         replies: list[Message] = []
         while waiting and (left := deadline - time.monotonic()) > 0:
-            replies += self._collect(waiting, left)
+            arrived = self._collect(waiting, min(left, _LOOK_SECONDS))
+            if not arrived:
+                _check_ray()
+            replies += arrived
             waiting = [reference for reference in waiting if reference in self._pending]
         for reference in waiting:
             # What answers after the deadline answers nobody.
@@ -159,3 +166,10 @@ class RayGrid(Grid):
                 self._workers[self._workers.index(worker)] = self._spawn()
             return Message(Error(ErrorCode.UNKNOWN, f"worker died: {type(error).__name__}"), reply_to=sent)
         return reply
+
+
+def _check_ray() -> None:
+    """Raise where no machine of Ray's is alive: new workers would wait for one for ever."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    if not any(node["Alive"] for node in nodes):
+        raise RunError("Ray has died under the run; --resume goes on from the last checkpoint")
