@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator
 
 from simulation.paper import summary
 from simulation.paper.claims import LABELS
-from simulation.paper.panels import curve, legend, panels
+from simulation.paper.panels import curve, from_zero, legend, panels
 from simulation.paper.series import Series
 from simulation.paper.tables import Found
 from simulation.plots import DASHES, FAINT, INK, KNOWN, PALETTE, Style
@@ -50,26 +50,31 @@ def draw(found: Found) -> dict[str, Figure]:
 def figure2(found: Found) -> Figure:
     """Mean accuracy over rounds of the four runs of figure 2; a band spans the seeds."""
     figure, (axes,) = panels(["Mean accuracy over blocks"])
-    names = ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd")
-    _runs(figure, axes, found["figure2"], names)
+    _runs(figure, axes, found["figure2"], ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"))
+    axes.axhspan(56, 59, color=KNOWN["fedavg"], alpha=0.12, linewidth=0)
+    for height, text in ((65, "paper's best, MM and MC"), (62, "paper's best, shuffled"), (56, "paper's FedAvg")):
+        axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])
+        axes.annotate(text, (1.01, height), xycoords=("axes fraction", "data"), color=FAINT, fontsize=8, va="center")
     return figure
 
 
 def ablations(found: Found) -> Figure:
     """How a predictor is made, on the same chains."""
     figure, (axes,) = panels(["What a predictor is made of"])
-    names = ("mm-mean", "mm-decay-0.9", "mm-psgd", "mm-snapshot", "mc-psgd", "separate-alone")
+    names = ("mm-psgd", "mm-snapshot", "mm-decay-0.9", "mc-psgd", "mm-mean", "separate-alone")
     _runs(figure, axes, found["figure2"], names)
     return figure
 
 
 def votes(found: Found) -> Figure:
-    """Share of rounds won by the separate chain, and the accuracy of both chains' predictors."""
+    """Share of rounds won by the separate chain, between evaluations."""
     figure, (axes,) = panels(["Rounds of MC-PSGD won by the separate chain"], up="share of rounds, %", height=3.4)
     series = summary.of_run(found["figure2"], "mc-psgd")
     if series:
-        curve(axes, series, STYLES["mc-psgd"], lambda one: one.separate)
-    axes.set_ylim(-4, 104)
+        curve(axes, series, Style(KNOWN["mc-psgd"]), lambda one: one.separate)
+    from_zero([axes])
+    # Where it hardly ever wins the axis ends early, but not so early that chance looks large.
+    axes.set_ylim(0, max(10.0, 1.1 * axes.get_ylim()[1]))
     return figure
 
 
@@ -96,11 +101,12 @@ def forgetting(found: Found) -> Figure:
 def communication(found: Found) -> Figure:
     """Accuracy against gigabytes sent down and up; of each run its first seed."""
     figure, (axes,) = panels(["Accuracy for bytes sent"], across="GB sent, down and up")
-    names = ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "separate-alone")
+    names = ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd")
     shown = {name: series for name in names if (series := summary.of_run(found["figure2"], name))}
     for name, series in shown.items():
         style = STYLES[name]
         axes.plot(series[0].megabytes / 1000, 100 * series[0].mean, color=style.color, linestyle=style.dash, lw=1.4)
+    from_zero([axes])
     legend(figure, {LABELS[name]: STYLES[name] for name in shown})
     return figure
 
@@ -148,6 +154,7 @@ def neighbours(found: Found) -> Figure:
             series = [one for one in found["neighbours"] if (one.strategy, one.setting) == (name, setting)]
             if series:
                 curve(axes, series, STYLES[name])
+    from_zero(made)
     legend(figure, {LABELS[name]: STYLES[name] for name in names})
     return figure
 
@@ -168,6 +175,7 @@ def _swept(series: Sequence[Series], strategies: Sequence[str], label: str, refe
                 curve(axes, [one], Style(looks[one.setting], DASHES[1] if one.shuffled else "-"))
         if reference is not None:
             axes.axhline(reference, color=FAINT, linewidth=0.8, linestyle=DASHES[2])
+    from_zero(made)
     if any(one.shuffled for one in series):
         shown["shuffled"] = Style(FAINT, DASHES[1])
     legend(figure, shown)
@@ -178,4 +186,5 @@ def _runs(figure: Figure, axes: Axes, series: Sequence[Series], names: Sequence[
     shown = [name for name in names if summary.of_run(series, name)]
     for name in shown:
         curve(axes, summary.of_run(series, name), STYLES[name])
+    from_zero([axes])
     legend(figure, {LABELS[name]: STYLES[name] for name in shown})

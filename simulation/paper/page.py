@@ -78,7 +78,7 @@ def state(series: Sequence[Series]) -> str:
     seeds = ", ".join(str(seed) for seed in sorted({one.seed for one in series}))
     hours = summary.training_seconds(series) / 3600
     runs = len({one.run for one in series})
-    text = f"{runs} runs, seed{'s' if ',' in seeds else ''} {seeds}, {_time(hours)} of training"
+    text = f"{runs} run{'s' if runs > 1 else ''}, seed{'s' if ',' in seeds else ''} {seeds}, {_time(hours)} of training"
     broken = [one for one in series if not one.whole]
     if not broken:
         return f"*{text}.*"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -44,7 +44,14 @@ def panels(
         axes.set_xlabel(across, color=FAINT, fontsize=9)
         axes.set_ylabel(up if place == 0 else "", color=FAINT, fontsize=9)
         axes.margins(x=0.0, y=0.05)
+        axes.xaxis.set_major_formatter("{x:,g}")
     return figure, made
+
+
+def from_zero(axes: Iterable[Axes]) -> None:
+    """Let the axes begin at 0; only once everything is drawn, since a limit that is set is kept."""
+    for one in axes:
+        one.set_xlim(left=0)
 
 
 def legend(figure: Figure, looks: Mapping[str, Style]) -> None:

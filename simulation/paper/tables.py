@@ -50,7 +50,7 @@ def forgetting(found: Found) -> str:
 def communication(found: Found) -> str:
     """Rounds, gigabytes and seconds until targets are first measured, and MC-PSGD's overhead over MM-PSGD."""
     rows = []
-    for run in ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "separate-alone"):
+    for run in ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"):
         series = summary.of_run(found["figure2"], run)
         rows.append([LABELS[run], *(_cost(series, target) for target in TARGETS)])
     mm, mc = (summary.of_run(found["figure2"], run) for run in ("mm-psgd", "mc-psgd"))

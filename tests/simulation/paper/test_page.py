@@ -1,0 +1,114 @@
+"""Tables and page: numbers where they belong, and only there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.config import RunConfig
+from common.errors import InputError
+from simulation.paper import charts, page, tables
+from simulation.paper.__main__ import found_in, main
+from simulation.paper.plan import PARTS
+from simulation.paper.series import Series
+from tests.simulation.paper.conftest import A_SERIES
+
+
+def found(**series: list[Series]) -> tables.Found:
+    return {part.name: series.get(part.name, []) for part in PARTS}
+
+
+@pytest.fixture
+def figure2(a_series: A_SERIES) -> list[Series]:
+    means = {"fedavg": 30, "fedavg-shuffled": 40, "mm-psgd": 50, "mc-psgd": 50}
+    return [
+        a_series(name, (mean, mean + 2) * 4, seed=seed, strategy="fedavg" if "fedavg" in name else name,
+                 shuffled="shuffled" in name)
+        for name, mean in means.items() for seed in (0, 1)
+    ]  # fmt: skip
+
+
+def test_the_headline_tells_whether_the_papers_order_holds(figure2: list[Series], a_series: A_SERIES) -> None:
+    assert page.headline(figure2) == (
+        "**The paper's order holds. Over the last cycle MM-PSGD has 51.0 %, MC-PSGD 51.0 %, shuffled FedAvg 41.0 %, "
+        "cyclic FedAvg 31.0 % (2 seeds): 20.0 points are gained by keeping one predictor a block.**"
+    )
+    other = [one for one in figure2 if one.run != "fedavg-shuffled"]
+    shuffled = a_series("fedavg-shuffled", (60,) * 8, shuffled=True)
+    assert page.headline([*other, shuffled]).startswith("**The paper's order does not hold. ")
+    assert page.headline(other) == "**Partial so far: figure 2 still lacks fedavg-shuffled.**"
+
+
+def test_runs_that_are_not_at_their_end_are_compared_at_a_common_round(
+    figure2: list[Series], a_series: A_SERIES
+) -> None:
+    other = [one for one in figure2 if one.run != "fedavg-shuffled"]
+    partial = a_series("fedavg-shuffled", (90, 90, 35, 35), shuffled=True)
+    assert page.headline([*other, partial]).startswith("**Partial so far, at round 4: the paper's order does not hold.")
+
+
+def test_the_table_of_figure_2_has_the_paper_beside_ours(figure2: list[Series]) -> None:
+    lines = tables.figure2(found(figure2=figure2)).splitlines()
+    assert (
+        lines[2]
+        == "| FedAvg, cyclic | does not converge, 56 to 59 | 32.0 (32.0–32.0) | 31.0 (31.0–31.0) | 30.0 to 32.0 |"
+    )
+    assert len(lines) == 6
+
+
+def test_table_1_says_when_60_percent_was_first_measured(a_series: A_SERIES) -> None:
+    series = [a_series("a", local_iterations=5), a_series("b", (10,) * 8, local_iterations=10)]
+    lines = tables.table1(found(figure3=series)).splitlines()
+    assert lines[2] == "| MM-PSGD, paper | 3,210 | 2,010 | 1,610 | 1,610 |"
+    assert lines[3] == "| MM-PSGD, ours | 6 | not in 8 | – | – |"
+    assert lines[4] == "| MM-PSGD, our best accuracy | 60.0 | 10.0 | – | – |"
+
+
+def test_the_overhead_is_mcs_bytes_over_mms_to_the_same_accuracy(a_series: A_SERIES) -> None:
+    mm, mc = a_series("mm-psgd"), a_series("mc-psgd", (10, 20, 30, 40, 40, 50, 55, 60), strategy="mc-psgd")
+    lines = tables.communication(found(figure2=[mm, mc])).splitlines()
+    assert lines[4] == "| MM-PSGD | 5 rounds, 0.01 GB, 2 s | 6 rounds, 0.01 GB, 3 s | 6 rounds, 0.01 GB, 3 s | – |"
+    assert lines[-1] == "| **bytes of MC over MM; paper: 2·M^¼ = 2.38** | 1.20 | 1.17 | 1.33 | – |"
+
+
+def test_only_what_stands_between_markers_changes() -> None:
+    text = "old <!-- headline -->\n\nprose\n<!-- begin a -->\nold\n<!-- end a -->\nmore\n"
+    once = page.filled(text, {"headline": "new", "a": r"| \d |", "b": "unused"})
+    assert once == "new <!-- headline -->\n\nprose\n<!-- begin a -->\n| \\d |\n<!-- end a -->\nmore\n"
+    assert page.filled(once, {"headline": "new", "a": r"| \d |"}) == once
+
+
+def test_an_experiment_says_what_it_rests_on(a_series: A_SERIES) -> None:
+    assert page.state([]) == "*Not run yet.*"
+    assert page.state([a_series()]) == "*1 run, seed 0, 0 minutes of training.*"
+    assert "round 2 of 8" in page.state([a_series(), a_series("x", (10, 20))])
+
+
+def test_every_part_is_written_and_drawn_also_without_data(figure2: list[Series]) -> None:
+    assert "Not run yet." in page.parts(found())["neighbours"]
+    assert charts.draw(found()) == {}
+    assert set(charts.draw(found(figure2=figure2))) == {
+        "figure2", "ablations", "votes", "forgetting", "communication",
+    }  # fmt: skip
+
+
+def test_collect_takes_the_folders_of_all_seeds(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        folder = tmp_path / f"figure2-seed{seed}" / "mm-psgd"
+        folder.mkdir(parents=True)
+        config = RunConfig(strategy="mm-psgd", blocks=1, cycles=1, rounds_per_block=1, seed=seed)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
+        row = {"server-round": 1, "cycle": 0, "block": 0, "round-in-block": 0, "accuracy": [0.5 + seed / 10]}
+        (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "figure2-seed0.log").write_text("")
+    assert [len(folders) for folders in found_in([tmp_path]).values()] == [2]
+    results = tmp_path / "page.md"
+    results.write_text("<!-- begin figure2 -->\n<!-- end figure2 -->\n")
+    main(["collect", str(tmp_path), "--output", str(tmp_path / "out"), "--page", str(results)])
+    assert "| MM-PSGD | best 65 | 55.0 (50.0–60.0) |" in results.read_text()
+    assert (tmp_path / "out" / "figure2.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="is no folder of runs"):
+        found_in([tmp_path / "nowhere"])

@@ -1,0 +1,60 @@
+"""The quantities that are compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulation.paper import summary
+from simulation.paper.summary import Reached, Wobble
+from tests.simulation.paper.conftest import A_SERIES
+
+
+def test_the_last_cycle_is_the_last_that_is_whole(a_series: A_SERIES) -> None:
+    whole = summary.last_cycle(a_series())
+    assert (whole.mean, whole.least, whole.most) == pytest.approx((0.55, 0.5, 0.6))
+    broken_off = summary.last_cycle(a_series(means=(10, 20, 30, 40, 50, 60)))
+    assert (broken_off.mean, broken_off.least, broken_off.most) == pytest.approx((0.25, 0.1, 0.4))
+    assert summary.last_cycle(a_series(means=(10, 30), spread=0)) == Wobble(0.2, 0.1, 0.3)
+
+
+def test_what_it_took_counts_until_the_first_measurement_at_the_target(a_series: A_SERIES) -> None:
+    assert summary.reach(a_series(), 0.35) == Reached(4, 4.0, 2.0)
+    assert summary.reach(a_series(), 0.7) is None
+
+
+def test_the_best_is_where_it_was_first_measured(a_series: A_SERIES) -> None:
+    assert summary.best(a_series()) == pytest.approx(0.6)
+    assert summary.best_round(a_series()) == 6
+
+
+def test_seeds_that_are_whole_count_and_others_only_while_none_is(a_series: A_SERIES) -> None:
+    whole, partial = a_series(seed=0), a_series(seed=1, means=(10, 20))
+    assert summary.of_run([whole, partial], "mm-psgd") == [whole]
+    assert summary.of_run([partial], "mm-psgd") == [partial]
+    assert summary.of_run([whole], "fedavg") == []
+
+
+def test_a_curve_spans_the_seeds_at_their_common_rounds(a_series: A_SERIES) -> None:
+    found = summary.curve([a_series(seed=0), a_series(seed=1, means=(20, 40))])
+    assert found.rounds.tolist() == [1, 2]
+    assert found.mean.tolist() == pytest.approx([0.15, 0.3])
+    assert (found.low.tolist(), found.high.tolist()) == ([0.1, 0.2], [0.2, 0.4])
+
+
+def test_the_share_of_rounds_won_is_over_all_rounds(a_series: A_SERIES) -> None:
+    assert summary.separate_share(a_series(chosen=("separate",) + ("mixed",) * 7)) == 1 / 8
+    assert np.isnan(summary.separate_share(a_series()))
+
+
+def test_forgetting_is_counted_from_the_end_of_a_blocks_visit(a_series: A_SERIES) -> None:
+    """Cycle 1 trains block 0 in rounds 5 and 6; in rounds 7 and 8 its accuracy is 10 and 0 points below round 6's."""
+    lost = summary.forgotten(a_series())
+    assert {since: pytest.approx(changes) for since, changes in lost.items()} == {1: [-0.1], 2: [0.0]}
+    assert summary.forgotten(a_series(means=(10, 20, 30, 40))) == {}
+
+
+def test_runs_of_one_pass_cost_its_time_once(a_series: A_SERIES) -> None:
+    together = [a_series("a"), a_series("b", strategy="fedavg")]
+    assert summary.training_seconds(together) == 4
+    assert summary.training_seconds([*together, a_series("c", strategy="ifca"), a_series("a", seed=1)]) == 12
