@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from common import shards  # noqa: E402
 from common.data import Shard  # noqa: E402
+from common.stock import environment, free_port  # noqa: E402
 from server import stock  # noqa: E402
 
 NODES, BLOCKS = 2, 2
@@ -92,16 +93,16 @@ def settings(folder: Path, rounds: int) -> dict[str, object]:
 def stock_rounds(folder: Path, rounds: int) -> list[float]:
     """Return the seconds of each round but the first, which also waits for the nodes' first start."""
     folder.mkdir()
-    port = stock._free_port()
-    environment = stock.environment(folder / "flwr")
+    port = free_port()
+    variables = environment(folder / "flwr")
     with ExitStack() as stack:
         link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-        stack.enter_context(running(link, folder / "superlink.log", environment))
+        stack.enter_context(running(link, folder / "superlink.log", variables))
         wait_until(lambda: answers(port), 120)
         for client in range(NODES):
             node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--node-config"]
-            node += [f'data="{folder.parent / f"node-{client}"}"', "--port", str(stock._free_port())]
-            stack.enter_context(running(node, folder / f"node-{client}.log", environment))
+            node += [f'data="{folder.parent / f"node-{client}"}"', "--port", str(free_port())]
+            stack.enter_context(running(node, folder / f"node-{client}.log", variables))
         app = folder / "app"
         stock.stage(app, settings(folder, rounds))
         # Flower's own grid, with its own polls.
@@ -139,26 +140,26 @@ def idle_client(folder: Path) -> tuple[float, float, float]:
 @contextmanager
 def fleet(folder: Path, keys: dict[str, object]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A flower-server and its flower-clients; yields the clients."""
-    port = stock._free_port()
-    environment = {**stock.environment(folder / "flwr"), "PYTHONPATH": str(ROOT)}
+    port = free_port()
+    variables = {**environment(folder / "flwr"), "PYTHONPATH": str(ROOT)}
     flags = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
     server = ["-m", "server.cli", "--insecure", "--port", str(port), "--state-dir", str(folder), *flags]
     with ExitStack() as stack:
-        stack.enter_context(running([sys.executable, *server], folder / "server.log", environment))
+        stack.enter_context(running([sys.executable, *server], folder / "server.log", variables))
         clients = []
         for client in range(NODES):
             arguments = ["--insecure", "--server", f"127.0.0.1:{port}", "--data", str(folder.parent / f"node-{client}")]
             command = [sys.executable, "-m", "client.cli", *arguments]
-            clients.append(stack.enter_context(running(command, folder / f"node-{client}.log", environment)))
+            clients.append(stack.enter_context(running(command, folder / f"node-{client}.log", variables)))
         yield clients
 
 
 @contextmanager
-def running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], log: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     if not command[0].startswith("/"):
         command = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=log.parent, env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=log.parent, env=variables, stdout=output, stderr=output)
     try:
         yield process
     finally:

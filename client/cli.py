@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import console, flower141
+from common import console, flower141, stock
 from common.console import say
 from common.endpoint import check_insecure, parse_address, readable
 from common.errors import InputError
@@ -103,19 +102,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _become_supernode(arguments: argparse.Namespace) -> None:
     """Replace this process by Flower's own node."""
-    command = [str(Path(sys.executable).with_name("flower-supernode")), "--superlink", arguments.server]
-    command += ["--insecure"] if arguments.insecure else ["--root-certificates", str(arguments.ca)]
-    command += ["--auth-supernode-private-key", str(arguments.key)] if arguments.key else []
-    command += ["--node-config", f'data="{arguments.data.absolute()}"', "--port", str(_free_port())]
-    os.execv(command[0], command)
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    line = [stock.command("flower-supernode"), "--superlink", arguments.server]
+    line += ["--insecure"] if arguments.insecure else ["--root-certificates", str(arguments.ca)]
+    line += ["--auth-supernode-private-key", str(arguments.key)] if arguments.key else []
+    line += ["--node-config", f'data="{arguments.data.absolute()}"', "--port", str(stock.free_port())]
+    os.execve(line[0], line, stock.environment())
 
 
 if __name__ == "__main__":

@@ -8,12 +8,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
-import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +22,7 @@ from common.config import RunConfig
 from common.console import say
 from common.endpoint import check_insecure, parse_address, readable
 from common.errors import InputError, RunError
+from common.stock import command, environment, free_port
 from server.forward import Forward
 from server.listener import Listener
 
@@ -38,7 +36,7 @@ def serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     if not arguments.insecure and not arguments.tls_ca:
         raise InputError("the stock runtime needs --tls-ca beside --tls-cert: Flower's processes check the certificate")
     home = arguments.state_dir.absolute() / "flwr"
-    port = _free_port()
+    port = free_port()
     with _superlink(arguments, home, port) as link:
         _wait_for_health(link, port, arguments)
         flower = Flower(home, f"127.0.0.1:{port}", arguments.tls_ca)
@@ -97,7 +95,7 @@ class Flower:
         run_id = str(answer["run-id"])
         say(f"run {run_id} submitted")
         signals = console.Signals("stopping the run")
-        with subprocess.Popen([_command("flwr"), "log", run_id, _CONNECTION, "--stream"], env=self._environment) as log:
+        with subprocess.Popen([command("flwr"), "log", run_id, _CONNECTION, "--stream"], env=self._environment) as log:
             while log.poll() is None and not signals.stop.wait(0.2):
                 pass
             if signals.stop.is_set():
@@ -115,7 +113,7 @@ class Flower:
 
     def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [_command("flwr"), *arguments], env=self._environment, capture_output=True, text=True, check=False
+            [command("flwr"), *arguments], env=self._environment, capture_output=True, text=True, check=False
         )
 
 
@@ -136,31 +134,18 @@ def stage(app: Path, config: Mapping[str, object]) -> None:
     )
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes: quiet, and installing nothing."""
-    return {
-        **os.environ,
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        # Its processes are found by name.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
-
-
 @contextlib.contextmanager
 def _superlink(arguments: argparse.Namespace, home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     home.mkdir(parents=True, exist_ok=True)
-    command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
+    line = [command("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
     if arguments.insecure:
-        command += ["--insecure"]
+        line += ["--insecure"]
     else:
-        command += ["--ssl-ca-certfile", str(arguments.tls_ca), "--ssl-certfile", str(arguments.tls_cert)]
-        command += ["--ssl-keyfile", str(arguments.tls_key)]
-        command += [] if arguments.any_node else ["--enable-supernode-auth"]
+        line += ["--ssl-ca-certfile", str(arguments.tls_ca), "--ssl-certfile", str(arguments.tls_cert)]
+        line += ["--ssl-keyfile", str(arguments.tls_key)]
+        line += [] if arguments.any_node else ["--enable-supernode-auth"]
     log = (home / "superlink.log").open("ab")
-    process = subprocess.Popen(command, env=environment(home), cwd=home, stdout=log, stderr=log)
+    process = subprocess.Popen(line, env=environment(home), cwd=home, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -193,13 +178,3 @@ def _json(text: str) -> dict[str, object]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _command(name: str) -> str:
-    return str(Path(sys.executable).with_name(name))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
