@@ -21,9 +21,9 @@ ITERATIONS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves, of each chain: the block's predictors, and F_m's mean over the block's rounds.
+    """What a run leaves: by chain, a block's predictors and the mean of F_m over the block's rounds.
 
-    ``of`` is "mixed" (MM-PSGD), "separate", or "chosen" (MC-PSGD). With one chain all three are the mixed one.
+    Chains are "mixed" (MM-PSGD's), "separate" and "chosen" (MC-PSGD's); in a run of one chain all are the mixed one.
     """
 
     predictors: dict[str, Floats]  # x_tilde_m, the same of y_bar, u_tilde_m: (S, M, d, k)
