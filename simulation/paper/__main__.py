@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -37,11 +38,13 @@ def collect(options: argparse.Namespace) -> int:
         if evaluated := [one for one in kept if len(one.rounds)]:
             series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
     found = {part.name: series.read(options.output, part.name) for part in PARTS}
-    for name, figure in charts.draw(found).items():
-        (options.output / f"{name}.png").write_bytes(png(figure, dpi=110))
+    drawn = {options.output / f"{name}.png": figure for name, figure in charts.draw(found).items()}
+    for path, figure in drawn.items():
+        path.write_bytes(png(figure, dpi=110))
     parts = page.parts(found)
     if options.page:
-        options.page.write_text(page.filled(options.page.read_text(), parts))
+        addresses = {path.stem: Path(os.path.relpath(path, options.page.parent)).as_posix() for path in drawn}
+        options.page.write_text(page.filled(options.page.read_text(), page.illustrated(parts, addresses)))
     else:
         print("\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items()))
     return 0

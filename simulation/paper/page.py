@@ -9,6 +9,9 @@ from simulation.paper import summary, tables
 from simulation.paper.claims import FIGURE2
 from simulation.paper.series import Series
 
+# Figures that stand in a part of another name.
+_PART_OF = {"figure3": "table1", "sensitivity": "sensitivity-labels"}
+
 
 def filled(page: str, parts: Mapping[str, str]) -> str:
     """Return the page with each part between its ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
@@ -46,6 +49,15 @@ def parts(found: tables.Found) -> dict[str, str]:
         "neighbours": tables.neighbours(found),
     }
     return written | {f"{name} state": state(series) for name, series in found.items()}
+
+
+def illustrated(texts: Mapping[str, str], images: Mapping[str, str]) -> dict[str, str]:
+    """Return the parts with their figures above them; ``images``: addresses of those drawn, by name."""
+    shown = dict(texts)
+    for name, address in images.items():
+        part = _PART_OF.get(name, name)
+        shown[part] = f"![{name}]({address})\n\n{shown[part]}"
+    return shown
 
 
 def headline(series: Sequence[Series]) -> str:

@@ -109,6 +109,7 @@ def test_collect_takes_the_folders_of_all_seeds(tmp_path: Path) -> None:
     results.write_text("<!-- begin figure2 -->\n<!-- end figure2 -->\n")
     main(["collect", str(tmp_path), "--output", str(tmp_path / "out"), "--page", str(results)])
     assert "| MM-PSGD | best 65 | 55.0 (50.0–60.0) |" in results.read_text()
+    assert "![figure2](out/figure2.png)" in results.read_text()
     assert (tmp_path / "out" / "figure2.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="is no folder of runs"):
         found_in([tmp_path / "nowhere"])
