@@ -34,8 +34,7 @@ def library(header: str) -> Path:
     """Return the shared library for the network that ``header`` describes, compiled unless the cache has it."""
     compiler = _compiler()
     flags = _flags(compiler)
-    sources = [path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cpp")]
-    parts = [header.encode(), *sources, " ".join(flags).encode(), _version(compiler).encode(), _cpu().encode()]
+    parts = [header.encode(), *_sources(), " ".join(flags).encode(), _version(compiler).encode(), _cpu().encode()]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
     target = cache_directory() / f"{key}.so"
     if not target.exists():
@@ -46,6 +45,14 @@ def library(header: str) -> Path:
 def cache_directory() -> Path:
     """$XDG_CACHE_HOME/perennial, else ~/.cache/perennial."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perennial"
+
+
+def _sources() -> list[bytes]:
+    try:
+        return [path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cpp")]
+    except OSError as error:
+        # Flower's bundle of an app, which `flwr run` executes, carries no C++.
+        raise NoCompiler(f"the kernels' sources are not here: {error}") from error
 
 
 def _compiler() -> str:
