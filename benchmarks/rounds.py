@@ -41,19 +41,22 @@ def main() -> None:
         rounds = arguments.rounds if engine == "native" else arguments.stock_rounds
         for strategy, work in (("mm-psgd", mixed), ("mc-psgd", both)):
             rows.append((f"{engine}, {strategy}", _ours(engine, strategy, rounds), work))
+    for engine in ("loop", "stacked"):
+        seconds = _ours(engine, "mm-psgd", arguments.stock_rounds, "benchmarks.sides.wide:gelu_net")
+        rows.append((f"{engine}, mm-psgd, GELU net", seconds, mixed))
     print(f"machine: {os.cpu_count()} cores, sgemm {peak:.0f} GFLOP/s")
-    print(f"{'':24} {'s/round':>9} {'x stock':>8} {'GFLOP/s':>9} {'of peak':>8}")
+    print(f"{'':28} {'s/round':>9} {'x stock':>8} {'GFLOP/s':>9} {'of peak':>8}")
     for name, seconds, work in rows:
         rate = work / seconds / 1e9
-        print(f"{name:24} {seconds:9.4f} {stock / seconds:8.1f} {rate:9.1f} {rate / peak:8.1%}", flush=True)
+        print(f"{name:28} {seconds:9.4f} {stock / seconds:8.1f} {rate:9.1f} {rate / peak:8.1%}", flush=True)
 
 
-def _ours(engine: str, strategy: str, rounds: int) -> float:
+def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn") -> float:
     settings = {
         "strategy": strategy,
         "engine": engine,
         "data": str(data_file()),
-        "model": "cnn",
+        "model": model,
         "clients": CLIENTS,
         "labels-per-block": 8,
         "client-skew": 0.0,
