@@ -139,8 +139,9 @@ def main() -> int:
             Path(folder), victims=victims, rounds_per_block=options.rounds_per_block, seed=options.seed
         )
     print(
-        f"{tally.kills.total()} kills in {9 * options.rounds_per_block} rounds: {tally.kills['driver']} of the driver at work, "
-        f"{tally.kills['start']} at its start, {tally.kills['raylet']} of the raylet; "
+        f"{tally.kills.total()} kills in {9 * options.rounds_per_block} rounds: "
+        f"{tally.kills['driver']} of the driver at work, {tally.kills['start']} at its start, "
+        f"{tally.kills['raylet']} of the raylet; "
         f"{tally.rounds_again} rounds run again, {tally.partial_files} half-written files on the way\n"
         f"3 runs: predictors bit-identical, metrics identical but for times; no temporary folder left, and no process "
         f"{tally.longest_end:.0f} s after a kill ({time.monotonic() - start:.0f} s in all)"
