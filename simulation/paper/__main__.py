@@ -22,8 +22,9 @@ def run(options: argparse.Namespace) -> int:
     from simulation import report
     from simulation.run import run_experiment
 
+    runs = options.runs or Path("runs/paper-quick" if options.quick else "runs/paper")
     for part in plan.chosen(options.only):
-        for experiment in plan.experiments(part, options.runs, quick=options.quick):
+        for experiment in plan.experiments(part, runs, quick=options.quick):
             console.say(f"{experiment.title} -> {experiment.output}")
             folders = run_experiment(experiment, resume=True, overwrite=False, verbose=options.verbose)
             report.write(experiment.output, [results.read(folder) for folder in folders], experiment.title)
@@ -80,12 +81,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--verbose", action="store_true", help="show Flower's and Ray's own messages, and tracebacks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="run the experiments; what is done is skipped")
-    running.add_argument("--runs", type=Path, default=Path("runs/paper"), metavar="DIR", help="folder of run folders")
+    running.add_argument(
+        "--runs", type=Path, metavar="DIR", help="folder of run folders (default: runs/paper, runs/paper-quick)"
+    )
     running.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; may be repeated")
-    running.add_argument("--quick", action="store_true", help="few rounds, on digits: the shape in minutes")
+    running.add_argument("--quick", action="store_true", help="few rounds, on digits: to see that it works")
     running.set_defaults(command=run)
     collecting = commands.add_parser("collect", help="turn run folders into CSV, PNG and tables")
-    collecting.add_argument("runs", type=Path, nargs="*", metavar="RUNS", help="run folders, or folders of them")
+    collecting.add_argument("runs", type=Path, nargs="*", metavar="RUNS",
+                            help="run folders, or folders of them; of an experiment all seeds at once")  # fmt: skip
     collecting.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for CSV and PNG")
     collecting.add_argument("--page", type=Path, metavar="FILE.md", help="page whose tables are to be written")
     collecting.set_defaults(command=collect)
