@@ -114,10 +114,13 @@ class Metrics:
         self._file.write(json.dumps(row).encode() + b"\n")
         self._file.flush()
 
-    def synced(self) -> int:
-        """Return the position, after everything before it is on disk."""
-        os.fsync(self._file.fileno())
+    def position(self) -> int:
+        """Return where the next row goes."""
         return self._file.tell()
+
+    def sync(self) -> None:
+        """Have every row on disk."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

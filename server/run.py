@@ -153,7 +153,7 @@ class _Keeper:
         self._readers = [reader_of(run.config) for run in runs]
         self._metrics = [Metrics(run.folder.metrics, place) for run, place in zip(runs, positions, strict=True)]
         self._progress, self._eager = progress, eager
-        self._last: State | None = None
+        self._last: Checkpoint | None = None
         self._saved_at = time.monotonic()
 
     def folded(self, state: State, record: RoundRecord) -> None:
@@ -171,12 +171,20 @@ class _Keeper:
             self._progress.round_done(record, means, self._schedule)
 
     def finished(self, state: State) -> None:
-        self._last = state
         assert state.slot is not None
+        started = self._schedule.started.isoformat() if isinstance(self._schedule, ClockSchedule) else ""
+        # Noted now: whatever ends the run may come when the next round is already in metrics and quarantine.
+        self._last = Checkpoint(
+            state,
+            self._runs[0].config.to_mapping(),
+            tuple(metrics.position() for metrics in self._metrics),
+            asdict(self._fleet.quarantine),
+            started,
+        )
         every = self._runs[0].config.checkpoint_every or self._eager
         stale = time.monotonic() - self._saved_at > _SECONDS_BETWEEN_CHECKPOINTS
         if state.slot.server_round % every == 0 if every else stale:
-            self._save(state)
+            self._save(self._last)
 
     def close(self) -> None:
         """Save what the last finished round left, whatever ended the run."""
@@ -185,12 +193,8 @@ class _Keeper:
         for metrics in self._metrics:
             metrics.close()
 
-    def _save(self, state: State) -> None:
-        positions = tuple(metrics.synced() for metrics in self._metrics)
-        started = self._schedule.started.isoformat() if isinstance(self._schedule, ClockSchedule) else ""
-        first = self._runs[0]
-        quarantine = asdict(self._fleet.quarantine)
-        save_checkpoint(
-            first.folder.checkpoints, Checkpoint(state, first.config.to_mapping(), positions, quarantine, started)
-        )
+    def _save(self, checkpoint: Checkpoint) -> None:
+        for metrics in self._metrics:
+            metrics.sync()
+        save_checkpoint(self._runs[0].folder.checkpoints, checkpoint)
         self._saved_at = time.monotonic()

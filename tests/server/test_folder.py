@@ -90,7 +90,8 @@ def test_metrics_are_cut_back_to_what_the_checkpoint_knew(tmp_path: Path) -> Non
     path = tmp_path / "metrics.jsonl"
     metrics = Metrics(path)
     metrics.append({"server-round": 1})
-    position = metrics.synced()
+    position = metrics.position()
+    metrics.sync()
     metrics.append({"server-round": 2})
     metrics.close()
     again = Metrics(path, position)
