@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint test-deploy paper paper-quick bench clean
+.PHONY: help demo test lint test-deploy fuzz paper paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -31,6 +31,26 @@ lint: $(VENV)/dev ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+paper: $(VENV)/simulation ## every figure and table of the paper on CIFAR-10, and the theorems (hours; goes on where it stopped)
+	$(BIN)/python -m simulation.paper run
+	$(BIN)/python -m simulation.theory --output docs/results/theory
+	$(BIN)/python -m simulation.paper collect runs/paper --output docs/results --page docs/results.md
+
+paper-quick: $(VENV)/simulation ## the same in minutes, on digits
+	$(BIN)/python -m simulation.paper run --quick
+	$(BIN)/python -m simulation.theory --output runs/paper-quick/theory --quick
+	$(BIN)/python -m simulation.paper collect runs/paper-quick --output runs/paper-quick/results
+
+bench: $(VENV)/simulation ## seconds a round, ours beside stock Flower's; by clients and model size
+	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.scaling
+
+test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
+	$(BIN)/pytest -q tests/deploy
+
+fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
+	$(BIN)/python -m tests.fuzz --examples 100000
 
 clean: ## remove caches and the virtual environment
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
