@@ -22,7 +22,9 @@ class Conv {
     Buffer<float> in, grad;
 
     static int torch_index(int o, int i, int ky, int kx) { return ((o * inputs + i) * KY + ky) * KX + kx; }
-    static int native_index(int o, int i, int ky, int kx) { return o * filter + ky * row_vecs * LANES + kx * inputs + i; }
+    static int native_index(int o, int i, int ky, int kx) {
+        return o * filter + ky * row_vecs * LANES + kx * inputs + i;
+    }
 
     // Calls pair(native index, torch index) for every parameter.
     template <class F>
@@ -102,7 +104,8 @@ class Conv {
     static constexpr int tile = ceil_div(OUT::width, ceil_div(OUT::width, tile_most));
 
     // Whether the registers hold the weights of a row beside the sums.
-    static constexpr bool KEEP = channel_block == 1 && tile * places + POOL * KX < ACCUMULATORS + 8 && ACCUMULATORS > 12;
+    static constexpr bool KEEP =
+        channel_block == 1 && tile * places + POOL * KX < ACCUMULATORS + 8 && ACCUMULATORS > 12;
 
     static constexpr int map_vecs = ceil_div(OUT::width, LANES);
     static constexpr int map_block_most = least(outputs, most(1, ACCUMULATORS / places));
@@ -243,7 +246,8 @@ class Conv {
                     Vec values[places];
                     UNROLL for (int p = 0; p < places; p++) {
                         int x = (p % POOL) * SX + kx;
-                        values[p] = load(at + (p / POOL) * SY * planar_row + x % residues * planar_width + x / residues);
+                        int column = x % residues * planar_width + x / residues;
+                        values[p] = load(at + (p / POOL) * SY * planar_row + column);
                     }
                     UNROLL for (int o = 0; o < map_block; o++)
                         UNROLL for (int p = 0; p < places; p++) acc[o][p] += w[o] * values[p];
@@ -345,7 +349,8 @@ class Conv {
     static constexpr int vec_offset(int v) { return v / row_vecs * line + v % row_vecs * LANES; }
 
     template <int FROM>
-    static INLINE void add_band(const float* from, float* sums, const float* g, const int32_t* place, int top, int bottom) {
+    static INLINE void add_band(const float* from, float* sums, const float* g, const int32_t* place, int top,
+                                int bottom) {
         constexpr int width = least(group, vecs - FROM);
         Vec acc[width];
         UNROLL for (int v = 0; v < width; v++) acc[v] = load(sums + (FROM + v) * LANES);

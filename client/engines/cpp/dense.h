@@ -2,8 +2,8 @@
 #pragma once
 #include "simd.h"
 
-// IN is the image that is flattened (channels innermost here, outermost in torch). Weights: [out][in], each row padded to
-// whole vectors with zeros; then the biases.
+// IN is the image that is flattened (channels innermost here, outermost in torch). Weights: [out][in], each row padded
+// to whole vectors with zeros; then the biases.
 template <class IN, class OUT, bool BIAS, bool RELU>
 class Linear {
   public:
@@ -210,7 +210,8 @@ struct Pool : Plain<IN> {
                 for (int x = 0; x < OUT::width; x++)
                     for (int c = 0; c < OUT::channels; c++) {
                         int from = from_[size_t(n) * OUT::size + (y * OUT::width + x) * OUT::channels + c];
-                        this->grad[size_t(n) * IN::stride + from] += grad_out[size_t(n) * OUT::stride + OUT::at(y, x) + c];
+                        float g = grad_out[size_t(n) * OUT::stride + OUT::at(y, x) + c];
+                        this->grad[size_t(n) * IN::stride + from] += g;
                     }
     }
 

@@ -1,4 +1,5 @@
-// Trains and judges clients one after another, each inside the cache. network.h, written for the network at hand, defines
+// Trains and judges clients one after another, each inside the cache. network.h, written for the network at hand,
+// defines
 //     using Layers = std::tuple<...>;  using Output = Box<classes, 1, 1>;
 #include <algorithm>
 #include <atomic>
@@ -33,7 +34,7 @@ struct Work {
 
 enum Status { OK = 0, BAD_ROW = 1, BAD_LABEL = 2, NO_MEMORY = 3 };
 
-template <int I, int STOP = I>
+template <int I>
 constexpr int offset_of(bool native) {
     if constexpr (I == 0) return 0;
     else {
@@ -108,7 +109,8 @@ class Network {
     }
 
   private:
-    double part(const float* w, float* target, float scale, const Work& work, const int64_t* rows, int count, int64_t batch) {
+    double part(const float* w, float* target, float scale, const Work& work, const int64_t* rows, int count,
+                int64_t batch) {
         fill(work, rows, count);
         forward<0>(w, count);
         double total = loss(work, rows, count, 1.0f / float(batch));
@@ -157,7 +159,8 @@ class Network {
     template <int I>
     void backward(const float* w, float* target, float scale, int count) {
         constexpr int at = offset_of<I>(true);
-        std::get<I>(layers_).template backward<I == 0>(w + at, target + at, scale, count, output<I>(), output_gradient<I>());
+        auto& layer = std::get<I>(layers_);
+        layer.template backward<I == 0>(w + at, target + at, scale, count, output<I>(), output_gradient<I>());
         if constexpr (I > 0) backward<I - 1>(w, target, scale, count);
     }
 
@@ -210,7 +213,8 @@ class Order {
         : chains_(chains), clients_(clients), lrs_(lrs), work_(work), train_losses_(train_losses), losses_(losses),
           models_(size_t(chains) * WEIGHTS), sums_(size_t(chains) * WEIGHTS) {
         each_parameter([&](int native, int torch) {
-            for (int c = 0; c < chains; c++) models_[size_t(c) * WEIGHTS + native] = models[size_t(c) * TORCH_SIZE + torch];
+            for (int c = 0; c < chains; c++)
+                models_[size_t(c) * WEIGHTS + native] = models[size_t(c) * TORCH_SIZE + torch];
         });
     }
 

@@ -35,7 +35,8 @@ template <int... LANE>
 INLINE Vec broadcast(float x, std::integer_sequence<int, LANE...>) { return Vec{(static_cast<void>(LANE), x)...}; }
 INLINE Vec broadcast(float x) { return broadcast(x, std::make_integer_sequence<int, LANES>()); }
 
-// Makes the compiler forget what it knows of a pointer: reusing loads of the last iteration costs more registers than it saves.
+// Makes the compiler forget what it knows of a pointer: reusing loads of the last iteration costs more registers than
+// it saves.
 template <class T>
 INLINE T* opaque(T* p) {
     asm("" : "+r"(p));
