@@ -113,13 +113,13 @@ def stock_rounds(folder: Path, rounds: int) -> list[float]:
         flower = stock.Flower(folder / "flwr", f"127.0.0.1:{port}", None)
         done = flower._flwr("run", str(app), "perennial", "--format", "json")
         assert '"success": true' in done.stdout, done.stdout + done.stderr
-        return wait_for_rounds(folder, rounds, 60 + 30 * rounds)
+        return wait_for_rounds(folder, rounds, 120 + 90 * rounds)
 
 
 def quick_rounds(folder: Path, rounds: int) -> list[float]:
     folder.mkdir()
     with fleet(folder, settings(folder, rounds)):
-        return wait_for_rounds(folder, rounds, 120 + 5 * rounds)
+        return wait_for_rounds(folder, rounds, 240 + 10 * rounds)
 
 
 def idle_client(folder: Path) -> tuple[float, float, float]:
@@ -127,7 +127,7 @@ def idle_client(folder: Path) -> tuple[float, float, float]:
     folder.mkdir()
     with fleet(folder, {**settings(folder, 4), "nodes": 99}) as clients:
         log = folder / "node-0.log"
-        wait_until(lambda: "connected as node" in log.read_text(), 60)
+        wait_until(lambda: "connected as node" in log.read_text(), 240)
         # The first seconds still import and settle.
         time.sleep(5)
         before = cpu_seconds(clients[0].pid)
