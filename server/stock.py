@@ -35,6 +35,8 @@ def serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     """Start a SuperLink on loopback and a door before it, and run on it."""
     if not arguments.insecure and not arguments.tls_ca:
         raise InputError("the stock runtime needs --tls-ca beside --tls-cert: Flower's processes check the certificate")
+    if arguments.resume and any((Path(config.output) / "checkpoint").glob("*")):
+        raise InputError(f"--resume of {config.output} needs the quick runtime; Flower's own starts every run anew")
     home = arguments.state_dir.absolute() / "flwr"
     port = free_port()
     with _superlink(arguments, home, port) as link:

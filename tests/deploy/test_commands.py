@@ -160,6 +160,15 @@ def test_another_flower_goes_the_stock_way_with_a_warning(
     assert "flwr 1.42.0 is installed" in capsys.readouterr().err
 
 
+def test_the_stock_runtime_does_not_start_a_run_anew_that_was_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint" / "00000001.json").write_text("{}")
+    arguments = ("--insecure", "--runtime", "stock", "--resume", "--state-dir", tmp_path)
+    assert "quick runtime" in refused(capsys, server_cli.main, *arguments)
+
+
 def test_a_device_needs_neither_ray_nor_plotting_nor_scikit_learn() -> None:
     code = (
         "import sys, client.cli, client.node, client.keys, client.app, common.flower141.fleet\n"
