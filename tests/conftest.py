@@ -87,7 +87,7 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, **QUIET, **extra}
 
 
-def run_command(*arguments: str | Path, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str | Path, cwd: Path, timeout: float = 800) -> subprocess.CompletedProcess[str]:
     """Run flower-simulation as a user does."""
     return subprocess.run(
         [COMMAND, *map(str, arguments)],

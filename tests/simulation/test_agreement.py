@@ -40,6 +40,9 @@ from tests.reference import ALGORITHMS, Model, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
 STRATEGIES = ("fedavg", "mm-psgd", "mc-psgd")
+# Each starts Ray and workers, in a minute on two idle cores; a busy machine takes its time.
+pytestmark = pytest.mark.timeout(900)
+
 SIZES = list(product((1, 2, 3), (1, 4)))  # blocks, clients
 STEPS = (1, 5)
 AVERAGING = ("mean", "exponential")
@@ -290,7 +293,7 @@ def test_flwr_run_on_the_stock_runtime_gives_the_same_predictors(
         env=stock_environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     stock = tmp_path / "stock"

@@ -30,6 +30,9 @@ from tests.conftest import (
     write_folder,
 )
 
+# A busy machine takes its time to start Ray.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +173,7 @@ def test_bad_shards_are_one_line(capsys: pytest.CaptureFixture[str], arguments: 
 
 
 def test_the_command_itself_refuses_without_traceback(tmp_path: Path) -> None:
-    done = run_command("run", "file.yaml", "--set", "decay=2", cwd=tmp_path, timeout=60)
+    done = run_command("run", "file.yaml", "--set", "decay=2", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "flower-simulation: decay must be at least 0 and at most 1, got 2.0\n"
 
@@ -186,7 +189,7 @@ def test_ctrl_c_leaves_no_process_and_a_folder_that_resumes(tmp_path: Path) -> N
     """Interrupted by SIGINT: no process is left, the folder is not complete, and the run goes on to the same end."""
     data = make_data(2, 4)
     write_folder(tmp_path / "data", data)
-    keys = {"data": "data", "model": "linear", "cycles": 40, "rounds-per-block": 10, "local-iterations": 20, "seed": 3}
+    keys = {"data": "data", "model": "linear", "cycles": 25, "rounds-per-block": 10, "local-iterations": 20, "seed": 3}
     (tmp_path / "long.yaml").write_text(json.dumps({**keys, "strategy": "mc-psgd", "output": "long"}))
     process = subprocess.Popen(
         [COMMAND, "run", "long.yaml"], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -197,7 +200,7 @@ def test_ctrl_c_leaves_no_process_and_a_folder_that_resumes(tmp_path: Path) -> N
     children = descendants(process.pid)
     assert any(line.startswith("ray::Worker") for line in children.values())
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 130
     assert "--resume" in errors
     assert "Traceback" not in errors
@@ -213,7 +216,7 @@ def test_ctrl_c_leaves_no_process_and_a_folder_that_resumes(tmp_path: Path) -> N
     for one, other in zip(read_predictors(tmp_path / "long"), read_predictors(tmp_path / "whole"), strict=True):
         assert all((one[name] == other[name]).all() for name in one)
     rows = read_metrics(tmp_path / "long")
-    assert [row["server-round"] for row in rows] == list(range(1, 801))
+    assert [row["server-round"] for row in rows] == list(range(1, 501))
     assert rows == read_metrics(tmp_path / "whole")
 
 
