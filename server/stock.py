@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import shutil
+import signal
 import ssl
 import subprocess
 import time
@@ -29,10 +31,19 @@ from server.listener import Listener
 _CONNECTION = "perennial"
 _PACKAGES = ("common", "server", "client")
 _START_SECONDS = 180.0
+_PR_SET_PDEATHSIG = 1
 
 
 def serve(config: RunConfig, arguments: argparse.Namespace) -> int:
-    """Start a SuperLink on loopback and a door before it, and run on it."""
+    """Start a SuperLink on loopback and a door before it, and run on it; a signal ends what was started."""
+    signals = console.Signals("stopping the run", interrupt=True)
+    try:
+        return _serve(config, arguments)
+    except KeyboardInterrupt:
+        return signals.exit_code()
+
+
+def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     if not arguments.insecure and not arguments.tls_ca:
         raise InputError("the stock runtime needs --tls-ca beside --tls-cert: Flower's processes check the certificate")
     if arguments.resume and any((Path(config.output) / "checkpoint").glob("*")):
@@ -67,7 +78,11 @@ def attach(config: RunConfig, arguments: argparse.Namespace) -> int:
         raise InputError("--attach needs --tls-ca, or --insecure for a SuperLink without TLS on this machine")
     state = arguments.state_dir.absolute()
     ca = readable(arguments.tls_ca, "--tls-ca") if arguments.tls_ca else None
-    return Flower(state / "flwr", arguments.attach, ca).run(config, state / "app")
+    signals = console.Signals("stopping the run", interrupt=True)
+    try:
+        return Flower(state / "flwr", arguments.attach, ca).run(config, state / "app")
+    except KeyboardInterrupt:
+        return signals.exit_code()
 
 
 class Flower:
@@ -88,7 +103,7 @@ class Flower:
             say(f"{key.name} admits nobody: {' '.join((done.stdout + done.stderr).split())[-200:]}")
 
     def run(self, config: RunConfig, app: Path) -> int:
-        """Submit the run, show its log, and return its exit code. Ctrl-C stops it."""
+        """Submit the run, show its log, and return its exit code. KeyboardInterrupt stops it."""
         stage(app, config.to_mapping())
         done = self._flwr("run", str(app), _CONNECTION, "--format", "json")
         answer = _json(done.stdout)
@@ -96,14 +111,13 @@ class Flower:
             raise RunError(f"Flower did not take the run: {' '.join((done.stdout + done.stderr).split())[-300:]}")
         run_id = str(answer["run-id"])
         say(f"run {run_id} submitted")
-        signals = console.Signals("stopping the run")
         with subprocess.Popen([command("flwr"), "log", run_id, _CONNECTION, "--stream"], env=self._environment) as log:
-            while log.poll() is None and not signals.stop.wait(0.2):
-                pass
-            if signals.stop.is_set():
+            try:
+                log.wait()
+            except KeyboardInterrupt:
                 log.terminate()
                 self._flwr("stop", run_id, _CONNECTION)
-                return signals.exit_code()
+                raise
         status = self._status(run_id)
         if status != "finished:completed":
             raise RunError(f"run {run_id} ended as {status}")
@@ -147,7 +161,9 @@ def _superlink(arguments: argparse.Namespace, home: Path, port: int) -> Iterator
         line += ["--ssl-keyfile", str(arguments.tls_key)]
         line += [] if arguments.any_node else ["--enable-supernode-auth"]
     log = (home / "superlink.log").open("ab")
-    process = subprocess.Popen(line, env=environment(home), cwd=home, stdout=log, stderr=log)
+    process = subprocess.Popen(
+        line, env=environment(home), cwd=home, stdout=log, stderr=log, preexec_fn=_die_with_parent
+    )
     try:
         yield process
     finally:
@@ -158,6 +174,12 @@ def _superlink(arguments: argparse.Namespace, home: Path, port: int) -> Iterator
             process.kill()
             process.wait()
         log.close()
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end this process when its parent is gone, also by kill -9 (Linux; elsewhere nothing happens)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait_for_health(link: subprocess.Popen[bytes], port: int, arguments: argparse.Namespace) -> None:
