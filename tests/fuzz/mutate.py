@@ -67,7 +67,7 @@ def changed_tree(rng: random.Random, tree: Any) -> Any:
         elif kind == 3 and isinstance(holder, dict):
             holder[rng.choice(("", "extra", "x" * 3000, *map(str, holder)))] = value(rng)
         elif kind == 4 and type(holder[key]) in (int, float):
-            holder[key] = rng.choice((-holder[key], holder[key] + 1, holder[key] * 10, str(holder[key]), [holder[key]]))
+            holder[key] = rng.choice((-holder[key], holder[key] + 1, holder[key] * 10, repr(1.5), [holder[key]]))
         else:
             holder[key] = value(rng)
     return tree

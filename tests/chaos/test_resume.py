@@ -1,0 +1,194 @@
+"""Going on from checkpoints that are damaged, foreign or short of metrics; temporary folders of killed owners."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.config import RunConfig
+from common.errors import InputError, RunError
+from server.checkpoint import load_latest, save_checkpoint
+from server.fleet import Fleet
+from server.run import _say_what_is_averaged
+from simulation.scratch import remove_abandoned, scratch_folder
+from tests.conftest import Simulate, make_data, read_metrics, write_folder
+from tests.fuzz.samples import a_checkpoint
+from tests.server.conftest import FakeGrid
+
+KEYS = {
+    "model": "linear", "cycles": 2, "rounds-per-block": 3, "batch-size": 2, "local-iterations": 2, "participation": 0.5,
+    "checkpoint-every": 1, "seed": 7, "lr-mixed": 0.3, "lr-separate": 0.2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "data", make_data(2, 6))
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
+    caplog.set_level(logging.WARNING, "perennial")
+    return caplog
+
+
+def content(run: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((run / "predictors").iterdir())]
+
+
+def unfinished(run: Path) -> None:
+    """Make a finished run look as if it was killed after its last checkpoint."""
+    for path in (run / "predictors").iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+def test_a_truncated_checkpoint_gives_way_and_the_end_is_the_same(
+    simulate: Simulate, folder: Path, warned: pytest.LogCaptureFixture, suffix: str
+) -> None:
+    whole = simulate("whole", data=folder, **KEYS)[""]
+    run = simulate("run", data=folder, **KEYS)[""]
+    unfinished(run)
+    damaged = run / "checkpoint" / f"00000012.{suffix}"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    simulate("run", resume=True, data=folder, **KEYS)
+    assert "is damaged" in warned.text
+    assert content(run) == content(whole)
+    assert read_metrics(run) == read_metrics(whole)
+    assert sorted(path.name for path in (run / "checkpoint").glob("*.json")) == ["00000011.json", "00000012.json"]
+
+
+def test_two_damaged_checkpoints_end_the_run_with_a_remedy(simulate: Simulate, folder: Path) -> None:
+    run = simulate("run", data=folder, **KEYS)[""]
+    unfinished(run)
+    for path in (run / "checkpoint").glob("*.json"):
+        path.write_bytes(b"")
+    with pytest.raises(RunError, match=r"no checkpoint in .* is whole; run again without --resume"):
+        simulate("run", resume=True, data=folder, **KEYS)
+
+
+@pytest.mark.parametrize("change", [{"lr-mixed": 0.4}, {"seed": 8}, {"cycles": 3}, {"aggregation": "median"}])
+def test_another_configuration_is_refused_by_the_difference(
+    simulate: Simulate, folder: Path, change: dict[str, Any]
+) -> None:
+    run = simulate("run", data=folder, **KEYS)[""]
+    unfinished(run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    (key, value), old = next(iter(change.items())), {**RunConfig().to_mapping(), **KEYS}
+    with pytest.raises(InputError, match=f"the checkpoint has {key} = {old[key]!r}, this run {value!r}"):
+        simulate("run", resume=True, data=folder, **{**KEYS, **change})
+    # A configuration file that was edited does not help either: the checkpoint has its own.
+    config = run / "config.yaml"
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **change}))
+    with pytest.raises(InputError, match=f"the checkpoint has {key} = {old[key]!r}, this run {value!r}"):
+        simulate("run", resume=True, data=folder, **{**KEYS, **change})
+    assert all(path.read_bytes() == old for path, old in before.items() if path != config)
+
+
+def test_metrics_that_lost_lines_are_refused(simulate: Simulate, folder: Path) -> None:
+    run = simulate("run", data=folder, **KEYS)[""]
+    unfinished(run)
+    metrics = run / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-100])
+    with pytest.raises(RunError, match=r"metrics.jsonl has \d+ bytes, and had \d+ when the checkpoint was written"):
+        simulate("run", resume=True, data=folder, **KEYS)
+
+
+def test_what_a_kill_left_beside_the_checkpoints_goes_with_the_next_one(tmp_path: Path) -> None:
+    for name in (".00000007.json.partial", "00000006.safetensors", ".00000003.safetensors.99.partial", "00000099.json"):
+        (tmp_path / name).write_bytes(b"half")
+    save_checkpoint(tmp_path, a_checkpoint())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000007.json", "00000007.safetensors"]
+    assert load_latest(tmp_path) is not None
+
+
+# --- Temporary folders ------------------------------------------------------------------------------------------------
+
+
+HOLD = """
+import time
+from simulation.scratch import scratch_folder
+with scratch_folder() as folder:
+    (folder / "file").write_text("x")
+    time.sleep(300)
+"""
+
+
+def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "perennial-not-ours").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    owners = [subprocess.Popen([sys.executable, "-c", HOLD], env=environment) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("perennial-*/file"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    owners[0].kill()
+    owners[0].wait()
+    remove_abandoned()
+    left = [path.parent for path in tmp_path.glob("perennial-*/file")]
+    owners[1].kill()
+    owners[1].wait()
+    assert len(left) == 1
+    with scratch_folder() as own:
+        assert own.exists()
+        assert not left[0].exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["perennial-not-ours"]
+
+
+# --- Nodes that say nothing, and what a median is of ------------------------------------------------------------------
+
+
+class Mute(FakeGrid):
+    """Node 9 takes its time and says nothing."""
+
+    waited = 0.0
+
+    def _answer(self, message: Any) -> Any:
+        if message.metadata.dst_node_id == 9:
+            self.queries.append(9)
+            Mute.waited += 30.0
+            return None
+        return super()._answer(message)
+
+
+def test_a_node_that_never_says_who_it_is_does_not_cost_every_round_the_timeout(
+    flower_identity: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    Mute.waited = 0.0
+    monkeypatch.setattr("server.fleet.time.monotonic", lambda: clock[0] + Mute.waited)
+    grid = Mute({5: (0,), 9: (1,)})
+    fleet = Fleet(RunConfig(), 2)
+    for _ in range(1000):
+        fleet.refresh(grid)
+        clock[0] += 10.0
+    assert fleet.cohort(1, 0) == {5: (0,)}
+    assert 3 < grid.queries.count(9) < 20
+    assert Mute.waited < 0.1 * clock[0]
+
+
+@pytest.mark.parametrize(("aggregation", "nodes", "told"), [
+    ("median", {5: (0, 1), 9: (2,)}, True), ("trimmed-mean", {5: (0, 1), 9: (2,)}, True),
+    ("median", {5: (0,), 9: (2,)}, False), ("mean", {5: (0, 1), 9: (2,)}, False),
+])  # fmt: skip
+def test_a_run_with_several_clients_a_node_is_told_what_its_median_is_of(
+    flower_identity: None, warned: pytest.LogCaptureFixture, aggregation: str, nodes: dict[int, Any], told: bool
+) -> None:
+    config = RunConfig(aggregation=aggregation)
+    fleet = Fleet(config, 2)
+    fleet.gather(FakeGrid(nodes), 2)
+    _say_what_is_averaged(config, fleet)
+    assert ("is over nodes, each already the mean of up to 2 clients" in warned.text) == told
+    assert len(warned.records) == told
