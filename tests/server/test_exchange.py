@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 def read(content: RecordDict, order: Order) -> int:
-    value = content["answer"]["value"]
+    value: Any = content["answer"]["value"]
     if value < 0:
         raise ProtocolError("value is negative")
     return int(value)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.timeout(900)
 SIZES = list(product((1, 2, 3), (1, 4)))  # blocks, clients
 STEPS = (1, 5)
 AVERAGING = ("mean", "exponential")
-SETTING = {"gamma": 0.3, "eta": 0.25, "cycles": 3, "rounds_per_block": 3}
+SETTING: dict[str, Any] = {"gamma": 0.3, "eta": 0.25, "cycles": 3, "rounds_per_block": 3}
 KEYS = {"model": "linear", "lr-mixed": 0.3, "lr-separate": 0.25, "cycles": 3, "rounds-per-block": 3, "batch-size": 0}
 
 
@@ -248,6 +249,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def await_health(address: str, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        try:
+            with urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+
+
 @pytest.fixture
 def stock_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A local SuperLink in simulation mode, as `flwr run` would start it; its processes end with the test."""
@@ -259,10 +272,12 @@ def stock_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     command += ["--host", "127.0.0.1", "--port", port, "--database", tmp_path / "state.db"]
     # A neutral folder: Ray's workers would import packages of the working directory before the bundle's.
     options: dict[str, Any] = {"cwd": tmp_path / "neutral", "env": env, "start_new_session": True}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([str(part) for part in command], **options, **quiet) as process:
+    options |= {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([str(part) for part in command], **options) as process:
         below: dict[int, str] = {}
         try:
+            # `flwr run` starts one of its own, which nobody would stop, where it finds none.
+            await_health(f"http://127.0.0.1:{port}/health", process)
             yield env
         finally:
             below = descendants(process.pid)
