@@ -47,7 +47,7 @@ bench: $(VENV)/simulation ## seconds a round, ours beside stock Flower's; by cli
 	$(BIN)/python -m benchmarks.scaling
 
 test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
-	$(BIN)/pytest -q tests/deploy
+	$(BIN)/pytest -q -m "slow or not slow" tests/deploy
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

@@ -14,5 +14,5 @@ from tests.chaos.kill import kill_and_compare
 def test_three_kills_change_neither_predictors_nor_metrics_and_leave_nothing_behind() -> None:
     # Ray's sockets do not fit into the long paths of pytest's own folders.
     with tempfile.TemporaryDirectory(prefix="kill-") as folder:
-        tally = kill_and_compare(Path(folder), victims=("driver", "raylet", "driver"), rounds_per_block=4, seed=1)
-    assert tally.kills == {"driver": 2, "raylet": 1}
+        tally = kill_and_compare(Path(folder), victims=("driver", "start", "driver"), rounds_per_block=4, seed=1)
+    assert tally.kills == {"driver": 2, "start": 1}

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import read_predictors
 from tests.deploy.lab import ROOT, device, rows, wait_until, write_shards
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 ROUNDS = 2
 
 
