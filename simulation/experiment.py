@@ -76,7 +76,7 @@ def _sweep(mapping: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     choices = [value if isinstance(value, list) else [value] for value in mapping.values()]
     if any(not choice for choice in choices):
         empty = next(key for key, value in mapping.items() if value == [])
-        raise InputError(f"{path}: {empty} is an empty list; give at least one value")
+        raise InputError(f"{path}: {_text(empty)[:80]} is an empty list; give at least one value")
     if (count := prod(len(choice) for choice in choices)) > _MOST_RUNS:
         raise InputError(f"{path}: the lists make {count} runs; an experiment has at most {_MOST_RUNS}")
     return [dict(zip(mapping, values, strict=True)) for values in product(*choices)]
