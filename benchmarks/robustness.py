@@ -40,7 +40,7 @@ SETTING: dict[str, Any] = {
 }  # fmt: skip
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("mean", {"aggregation": "mean"}),
-    ("mean, max-update-norm 1", {"aggregation": "mean", "max-update-norm": 1.0}),
+    ("mean, max-update-norm 3", {"aggregation": "mean", "max-update-norm": 3.0}),
     ("median", {"aggregation": "median"}),
     ("trimmed-mean", {"aggregation": "trimmed-mean"}),
 ]
