@@ -89,8 +89,9 @@ class Fleet:
         online = set(grid.get_node_ids())
         if online == self._nodes.keys() | self._refused:
             return
+        # A client's node that left may be back under another id, refused until now because of its old one.
+        self._refused = self._refused & online if self._nodes.keys() <= online else set()
         self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
-        self._refused &= online
         self._silent = {node: since for node, since in self._silent.items() if node in online}
         now = time.monotonic()
         resting = {node for node, (_, until) in self._silent.items() if now < until}

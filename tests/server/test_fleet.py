@@ -84,6 +84,15 @@ def test_a_client_hosted_twice_belongs_to_one_node_and_the_other_is_refused(
     assert "node 9 is refused: client 1 is hosted by another node that is online" in caplog.text
 
 
+def test_a_refused_node_is_asked_again_when_the_clients_first_node_has_left() -> None:
+    grid = FakeGrid({5: (0, 1), 9: (0, 1)})
+    fleet = a_fleet(grid)
+    assert fleet.cohort(1, 0) == {5: (0, 1)}
+    del grid.nodes[5]
+    fleet.refresh(grid)
+    assert fleet.cohort(2, 0) == {9: (0, 1)}
+
+
 def test_a_node_whose_shards_cover_too_few_blocks_is_refused() -> None:
     grid = odd_grid({5: (0,), 9: (1,)}, {9: protocol.write_identity(Identity((1,), 1))})
     fleet = a_fleet(grid)
