@@ -29,7 +29,7 @@ _RUN_ID = 1
 _SERVER_ID = 1
 _FIRST_NODE_ID = 2
 # Silence of this many seconds makes the grid look whether Ray itself is there.
-_LOOK_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
 
 
 class Worker:
