@@ -1,7 +1,9 @@
 """Ten thousand rounds of a tiny model through the whole simulation: memory, open files and temporary files stay flat.
 
     python -m benchmarks.endurance [--rounds 10000] [--figure docs/results/endurance.png]
+    python -m benchmarks.endurance --rounds 2000 --object-store
 
+Models travel inside Ray's calls, or with --object-store through the object store, as those above 4 MB do.
 Samples every second what all processes of the run hold: the driver, Ray's workers, raylet (with the object store), GCS
 and agents. Prints peaks by round 500 and by the last round; ends with 1 where memory or open files grew by 5 % or more.
 """
@@ -46,13 +48,13 @@ class Sample:
         return sum(self.rss.values())
 
 
-def measure(rounds: int, folder: Path) -> list[Sample]:
+def measure(rounds: int, folder: Path, extra: dict[str, str]) -> list[Sample]:
     """Run the simulation and return a sample a second until its last round is done."""
     scratch = folder / "t"
     scratch.mkdir()
     (folder / "run.yaml").write_text(json.dumps({**SETTING, "cycles": rounds // (BLOCKS * ROUNDS_PER_BLOCK)}))
     command = [sys.executable, "-m", "simulation.cli", "run", "run.yaml", "--set", "output=out"]
-    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, **extra, "TMPDIR": str(scratch), "PYTHONPATH": os.getcwd()}
     metrics, samples, done = folder / "out" / "mc-psgd" / "metrics.jsonl", [], 0
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=nowhere, stderr=nowhere) as process:
@@ -140,13 +142,15 @@ def _lines(path: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10_000, help="a multiple of 100 above 500 (default: 10000)")
+    parser.add_argument("--object-store", action="store_true", help="send every model through Ray's object store")
     parser.add_argument("--figure", type=Path, help="where to draw memory over the rounds")
     options = parser.parse_args()
     if options.rounds % (BLOCKS * ROUNDS_PER_BLOCK) or options.rounds <= EARLY_ROUND:
         parser.error("--rounds must be a multiple of 100 above 500")
+    extra = {"RAY_max_direct_call_object_size": "1000"} if options.object_store else {}
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="long-") as folder:
-        samples = measure(options.rounds, Path(folder))
+        samples = measure(options.rounds, Path(folder), extra)
     if options.figure:
         draw(samples, options.figure)
     early = peaks([sample for sample in samples if sample.server_round <= EARLY_ROUND] or samples[:1])
