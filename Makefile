@@ -25,7 +25,7 @@ demo: $(VENV)/simulation ## FedAvg forgets, MM-PSGD and MC-PSGD do not: a table 
 	$(BIN)/flower-simulation run simulation/experiments/demo.yaml --overwrite
 
 test: lint ## the gate: ruff, mypy --strict, and all tests
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/dev ## ruff and mypy --strict
 	$(BIN)/ruff check .

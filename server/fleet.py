@@ -73,10 +73,14 @@ class Fleet:
         """Wait until ``nodes`` nodes with clients are there, or raise after node-timeout."""
         timeout = self._config.node_timeout
         deadline = time.monotonic() + timeout if timeout else float("inf")
+        there = -1
         while True:
             self.refresh(grid)
             if len(self._nodes) >= nodes:
                 return
+            if len(self._nodes) != there:
+                there = len(self._nodes)
+                LOG.info("waiting for nodes: %d of %d are here", there, nodes)
             if time.monotonic() > deadline:
                 raise RunError(
                     f"{len(self._nodes)} of {nodes} nodes appeared within {timeout:g} s; "

@@ -12,7 +12,7 @@ from pathlib import Path
 from common import console
 from common.errors import InputError
 from simulation import results
-from simulation.paper import charts, page, plan, series
+from simulation.paper import charts, page, plan, series, summary
 from simulation.paper.plan import PARTS, Part
 from simulation.plots import png
 
@@ -39,10 +39,11 @@ def collect(options: argparse.Namespace) -> int:
         if evaluated := [one for one in kept if len(one.rounds)]:
             series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
     found = {part.name: series.read(options.output, part.name) for part in PARTS}
-    drawn = {options.output / f"{name}.png": figure for name, figure in charts.draw(found).items()}
+    whole = summary.completed(found)
+    drawn = {options.output / f"{name}.png": figure for name, figure in charts.draw(whole).items()}
     for path, figure in drawn.items():
         path.write_bytes(png(figure, dpi=110))
-    parts = page.parts(found)
+    parts = page.parts(whole) | page.states(found)
     if options.page:
         addresses = {path.stem: Path(os.path.relpath(path, options.page.parent)).as_posix() for path in drawn}
         options.page.write_text(page.filled(options.page.read_text(), page.illustrated(parts, addresses)))

@@ -33,8 +33,8 @@ def _replaced(page: str, pattern: str, text: str) -> str:
 
 
 def parts(found: tables.Found) -> dict[str, str]:
-    """Return every part of the page by name."""
-    written = {
+    """Return every table of the page by name, and the headline."""
+    return {
         "headline": headline(found["figure2"]),
         "figure2": tables.figure2(found),
         "ablations": tables.ablations(found),
@@ -48,7 +48,11 @@ def parts(found: tables.Found) -> dict[str, str]:
         "sensitivity-skew": tables.sensitivity(found, "sensitivity-skew", "client skew"),
         "neighbours": tables.neighbours(found),
     }
-    return written | {f"{name} state": state(series) for name, series in found.items()}
+
+
+def states(found: tables.Found) -> dict[str, str]:
+    """Return what each experiment's own runs are, as parts of the page."""
+    return {f"{name} state": state(series) for name, series in found.items()}
 
 
 def illustrated(texts: Mapping[str, str], images: Mapping[str, str]) -> dict[str, str]:

@@ -16,17 +16,21 @@ FILES = Path(__file__).resolve().parents[1] / "experiments"
 
 @dataclass(frozen=True)
 class Part:
-    """An experiment file by name. key: the setting that it sweeps, '' where it compares strategies alone."""
+    """An experiment file by name. key: the setting that it sweeps, '' where it compares strategies alone.
+
+    known: the value of the setting that figure 2 has, where the file leaves it to figure 2.
+    """
 
     name: str
     key: str = ""
     seeds: tuple[int, ...] = (0,)
+    known: str = ""
 
 
 PARTS = (
     Part("figure2", seeds=(0, 1, 2)),
-    Part("figure3", "local-iterations"),
-    Part("figure4", "blocks"),
+    Part("figure3", "local-iterations", known="10"),
+    Part("figure4", "blocks", known="5"),
     Part("figure5", "participation"),
     Part("sensitivity-labels", "labels-per-block"),
     Part("sensitivity-skew", "client-skew"),

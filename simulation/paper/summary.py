@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from common.config import NEIGHBOURS
+from simulation.paper.claims import FIGURE2
+from simulation.paper.plan import PARTS
 from simulation.paper.series import Series
 from simulation.results import FloatArray, IntArray
 
@@ -38,6 +40,20 @@ class Curve:
     mean: FloatArray
     low: FloatArray
     high: FloatArray
+
+
+def completed(found: Mapping[str, Sequence[Series]]) -> dict[str, list[Series]]:
+    """Return the series by experiment with what some leave to figure 2: its first seed's runs, cut to their length."""
+    whole = {name: list(series) for name, series in found.items()}
+    for part in PARTS:
+        if part.known and whole[part.name]:
+            length = max(one.planned for one in whole[part.name])
+            whole[part.name] += [
+                replace(one.until(length), setting=part.known)
+                for one in found["figure2"]
+                if one.seed == PARTS[0].seeds[0] and one.run in FIGURE2
+            ]
+    return whole
 
 
 def last_cycle(series: Series) -> Wobble:

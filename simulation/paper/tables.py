@@ -81,7 +81,7 @@ def figure4(found: Found) -> str:
         rows.append([f"{LABELS[strategy]}, our best", *(over(one, _best) for one in series)])
         rows.append([f"{LABELS[strategy]}, our last cycle", *(_wobble(one) for one in series)])
     shuffled = [_swept(found["figure4"], "fedavg", setting, shuffled=True) for setting in settings]
-    rows.append(["FedAvg, shuffled, our best", *(over(one, _best) for one in shuffled)])
+    rows.append(["FedAvg, shuffled (no blocks), our best", *(over(one, _best) for one in shuffled)])
     return table(["blocks M", *settings], rows)
 
 

@@ -254,12 +254,13 @@ def hostile(lab: Lab, gate: Process, clients: list[Process]) -> Hostile:
     """A run in which device 3 does something else every round, and a fifth device claims client 0."""
     assert gate.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert clients[3].end(signal.SIGTERM) == 0
-    bad = lab.client(3, program=(DEVICE, "hostile"))
     output = lab.folder / "hostile"
     settings = {**EXPERIMENT, "rounds_per_block": 2, "min_replies": 0.5, "round_timeout": 4, "quarantine_after": 0}
     server = lab.server(output, **settings)
-    bad.wait_for("connected as node")
+    server.wait_for("3 of 4 are here")
     impostor = lab.client(1, program=(DEVICE, "impostor"), host=OUTSIDER)
+    server.wait_for("client 0 is hosted by another node")
+    bad = lab.client(3, program=(DEVICE, "hostile"))
     code = server.wait(240)
     assert code == 0, server.said()
     bad.end()

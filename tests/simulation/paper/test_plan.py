@@ -35,7 +35,19 @@ def test_figure_2_is_run_for_three_seeds_in_folders_of_their_own() -> None:
 def test_a_cycle_of_figure_4_has_always_1000_rounds() -> None:
     (one,) = plan.experiments(PARTS[2], Path("runs"), quick=False)
     pairs = {(run.config.blocks, run.config.rounds_per_block) for runs in one.passes for run in runs}
+    (figure2, *_) = plan.experiments(PARTS[0], Path("runs"), quick=False)
+    pairs |= {(run.config.blocks, run.config.rounds_per_block) for runs in figure2.passes for run in runs}
     assert pairs == {(2, 500), (5, 200), (10, 100)}
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part.known], ids=lambda part: part.name)
+def test_what_a_part_leaves_to_figure_2_differs_from_it_in_the_swept_setting_alone(part: plan.Part) -> None:
+    swept = {part.key, "cycles", "eval-every"} | ({"rounds-per-block"} if part.key == "blocks" else set())
+    (figure2, *_), (one,) = (plan.experiments(each, Path("runs"), quick=False) for each in (PARTS[0], part))
+    known = next(run.config.to_mapping() for runs in figure2.passes for run in runs if run.name == "mc-psgd")
+    assert str(known[part.key]) == part.known
+    for config in (run.config.to_mapping() for runs in one.passes for run in runs if run.config.strategy == "mc-psgd"):
+        assert {key for key in config if config[key] != known[key]} <= swept
 
 
 def test_neighbours_are_passes_of_their_own_and_the_paper_is_one() -> None:

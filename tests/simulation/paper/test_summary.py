@@ -6,8 +6,23 @@ import numpy as np
 import pytest
 
 from simulation.paper import summary
+from simulation.paper.plan import PARTS
 from simulation.paper.summary import Reached, Wobble
 from tests.simulation.paper.conftest import A_SERIES
+
+
+def test_what_a_sweep_leaves_to_figure_2_is_its_first_seed_cut_to_the_sweeps_length(a_series: A_SERIES) -> None:
+    short = a_series("I5", (10, 20, 30, 40), local_iterations=5, cycles=1)
+    figure2 = [a_series(seed=0), a_series(seed=1), a_series("mm-mean")]
+    found = {part.name: [] for part in PARTS} | {"figure2": figure2, "figure3": [short]}
+    whole = summary.completed(found)
+    assert [(one.run, one.setting, one.seed, one.planned) for one in whole["figure3"]] == [
+        ("I5", "5", 0, 4),
+        ("mm-psgd", "10", 0, 4),
+    ]
+    assert whole["figure3"][1].rounds.tolist() == [1, 2, 3, 4]
+    assert whole["figure2"] == figure2
+    assert whole["figure4"] == []
 
 
 def test_the_last_cycle_is_the_last_that_is_whole(a_series: A_SERIES) -> None:
