@@ -93,7 +93,7 @@ def test_a_model_whose_output_does_not_fit_the_classes_is_one_line(capsys: pytes
     assert "must give one output for each of the 10 classes, got (9,)" in line
 
 
-def test_an_unreadable_test_set_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_manifest_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(Path("data"), make_data(2, 2))
     Path("data/manifest.json").write_text("{")
     assert "data/manifest.json cannot be read" in refused(capsys, "run", "file.yaml", "--set", "data=data")
