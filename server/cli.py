@@ -21,9 +21,9 @@ from server import options
 _REPORT = """
 import sys
 from pathlib import Path
-from simulation import report, results
+from simulation import reading, report, results
 folder = Path(sys.argv[1])
-print("report:", report.write(folder, [results.read(folder)], folder.name))
+print("report:", report.write(folder, [reading.read(folder)], folder.name))
 """
 
 

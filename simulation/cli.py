@@ -29,13 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from simulation import report, results, table
+    from simulation import reading, report, table
     from simulation.experiment import load
     from simulation.run import run_experiment
 
     experiment = load(options.file, options.set)
     folders = run_experiment(experiment, resume=options.resume, overwrite=options.overwrite, verbose=options.verbose)
-    runs = [results.read(folder) for folder in folders]
+    runs = [reading.read(folder) for folder in folders]
     page = report.write(experiment.output, runs, experiment.title)
     table.show(runs)
     print(f"report: {page}")

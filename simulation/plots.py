@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from io import BytesIO
-from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from simulation.drawing import DASHES, FAINT, GRID, INK, KNOWN, PALETTE, TINT, Style, blank, dress, legend, line, plain
 from simulation.results import FloatArray, RunResult, Visit, compare
 from simulation.table import percent, shared_block_names, unit_of
 
-INK, FAINT, GRID, TINT = "#22262e", "#6b7280", "#e3e6ea", "#f1f3f6"
-# Okabe and Ito's palette without its yellow, which is too pale for a line on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#5B4B9A", "#8C6D46")
-KNOWN = {"fedavg": "#6F7680", "mm-psgd": "#0072B2", "mc-psgd": "#D55E00"}
-Dash = Literal["-"] | tuple[float, tuple[float, ...]]
-DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)))
 MOST_VISITS_SHADED = 60
 MOST_NAMED_AT_LINES = 6
 LONGEST_NAME_AT_LINES = 26
-POINTS_WITH_MARKERS = 30
 WINDOWS, LEAST_WINDOW = 40, 10
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a run is drawn, the same in every figure."""
-
-    color: str
-    dash: Dash = "-"
 
 
 def styles(runs: Sequence[RunResult]) -> dict[str, Style]:
@@ -107,7 +86,7 @@ def accuracy(runs: Sequence[RunResult], look: Mapping[str, Style]) -> Figure:
     """Mean accuracy over blocks at the evaluated rounds, one line a run."""
     figure, axes = _single("Mean accuracy over blocks", "round", "accuracy, %")
     for run in runs:
-        _line(axes, run.accuracy_rounds, 100 * run.mean_accuracy, look[run.name])
+        line(axes, run.accuracy_rounds, 100 * run.mean_accuracy, look[run.name])
     _shade(axes, runs, named=True)
     _name_runs(figure, axes, runs, look)
     return figure
@@ -118,18 +97,18 @@ def accuracy_per_block(runs: Sequence[RunResult], look: Mapping[str, Style]) -> 
     names = shared_block_names(runs)
     columns = min(len(names), 3 if len(names) in (3, 5, 6, 9) else 4 if len(names) < 9 else 5)
     rows = math.ceil(len(names) / columns)
-    figure = _figure(10.0 if columns > 2 else 9.0, 2.5 * rows + (0.9 if rows > 1 else 1.4))
+    figure = blank(10.0 if columns > 2 else 9.0, 2.5 * rows + (0.9 if rows > 1 else 1.4))
     figure.suptitle("Accuracy on each block", x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for block, axes in enumerate(panels.flat):
         if block >= len(names):
             axes.set_axis_off()
             continue
-        _dress(axes, ticks=4)
-        axes.set_title(_plain(names[block]), loc="left", color=INK, fontsize=10)
+        dress(axes, ticks=4)
+        axes.set_title(plain(names[block]), loc="left", color=INK, fontsize=10)
         for run in runs:
             if block < run.blocks:
-                _line(axes, run.accuracy_rounds, 100 * run.block_accuracy[:, block], look[run.name], width=1.2)
+                line(axes, run.accuracy_rounds, 100 * run.block_accuracy[:, block], look[run.name], width=1.2)
         _shade(axes, runs, only=block)
         # The panels below the last row's end are empty: the axis is read here.
         if block + columns >= len(names):
@@ -137,33 +116,33 @@ def accuracy_per_block(runs: Sequence[RunResult], look: Mapping[str, Style]) -> 
             axes.set_xlabel("round", color=FAINT, fontsize=9)
         if block % columns == 0:
             axes.set_ylabel("accuracy, %", color=FAINT, fontsize=9)
-    _legend(figure, [run.name for run in runs], [look[run.name] for run in runs])
+    legend(figure, {run.name: look[run.name] for run in runs})
     return figure
 
 
 def chosen(runs: Sequence[RunResult], look: Mapping[str, Style]) -> Figure:
     """Share of rounds won by the separate chain: over time in windows, and over each block's rounds."""
     names = shared_block_names(runs)
-    figure = _figure(10.0, max(3.9, 1.6 + 0.28 * len(names)))
+    figure = blank(10.0, max(3.9, 1.6 + 0.28 * len(names)))
     figure.suptitle("Rounds won by the separate chain", x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
     over_time, by_block = figure.subplots(1, 2, width_ratios=(2.2, 1))
     window = max(LEAST_WINDOW, math.ceil(max(len(run.rounds) for run in runs) / WINDOWS))
     for run in runs:
         edges, shares = run.separate_share(window)
-        _line(over_time, (edges[:-1] + edges[1:]) / 2, 100 * shares, look[run.name])
-    _dress(over_time, "round", f"share of rounds, %, in windows of {window}")
+        line(over_time, (edges[:-1] + edges[1:]) / 2, 100 * shares, look[run.name])
+    dress(over_time, "round", f"share of rounds, %, in windows of {window}")
     over_time.set_ylim(-4, 104)
     _shade(over_time, runs)
-    _dress(by_block, "share of the block's rounds, %", "")
+    dress(by_block, "share of the block's rounds, %", "")
     by_block.grid(True, axis="x", color=GRID, linewidth=0.8)
     for place, run in enumerate(runs):
         shares = run.separate_share_by_block
         # Dots of several runs lie beside each other within the block's row.
         rows = np.arange(len(shares)) + (place - (len(runs) - 1) / 2) * min(0.18, 0.7 / len(runs))
         by_block.plot(100 * shares, rows, "o", color=look[run.name].color, markersize=6 if len(runs) < 5 else 4)
-    by_block.set_yticks(range(len(names)), labels=[_plain(name) for name in names])
+    by_block.set_yticks(range(len(names)), labels=[plain(name) for name in names])
     by_block.set(xlim=(-4, 104), ylim=(len(names) - 0.5, -0.5))
-    _legend(figure, [run.name for run in runs], [look[run.name] for run in runs])
+    legend(figure, {run.name: look[run.name] for run in runs})
     return figure
 
 
@@ -172,10 +151,10 @@ def bytes_to_accuracy(runs: Sequence[RunResult], look: Mapping[str, Style]) -> F
     size, unit = unit_of(max(int(run.cumulative_bytes[-1]) for run in runs))
     figure, axes = _single("Accuracy for bytes sent", f"{unit} sent, down and up", "accuracy, %")
     for run in runs:
-        _line(axes, run.cumulative_bytes[run.evaluated] / size, 100 * run.mean_accuracy, look[run.name])
+        line(axes, run.cumulative_bytes[run.evaluated] / size, 100 * run.mean_accuracy, look[run.name])
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
-    _legend(figure, [run.name for run in runs], [look[run.name] for run in runs])
+    legend(figure, {run.name: look[run.name] for run in runs})
     return figure
 
 
@@ -187,59 +166,24 @@ def train_loss(runs: Sequence[RunResult], look: Mapping[str, Style]) -> Figure:
             if np.isfinite(loss).any():
                 chains.setdefault(loss.tobytes(), (run, loss, chain, []))[3].append(run.name)
     figure, axes = _single("Training loss", "round", "loss")
-    labels, lines = [], []
+    shown: dict[str, Style] = {}
     several = any(chain == "separate" for _, _, chain, _ in chains.values())
     for run, loss, chain, names in chains.values():
         style = look[names[0]] if len(names) == 1 else Style(INK)
         style = Style(style.color, DASHES[1]) if chain == "separate" else style
-        _line(axes, *_windowed(run.rounds.server_round, loss), style)
-        labels.append(_together(names, len(runs)) + (f": {chain} chain" if several else ""))
-        lines.append(style)
+        line(axes, *_windowed(run.rounds.server_round, loss), style)
+        shown[_together(names, len(runs)) + (f": {chain} chain" if several else "")] = style
     _shade(axes, runs, named=True)
-    _legend(figure, labels, lines)
-    return figure
-
-
-def png(figure: Figure, dpi: int = 150) -> bytes:
-    """The figure as a PNG file's bytes; the same figure gives the same bytes."""
-    buffer = BytesIO()
-    with warnings.catch_warnings():
-        # A name in a script that the font lacks shows as boxes here; the report's tables have it right.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06), facecolor="white")
-    FigureCanvasAgg(figure)
+    legend(figure, shown)
     return figure
 
 
 def _single(title: str, across: str, up: str) -> tuple[Figure, Axes]:
-    figure = _figure(10.0, 4.8)
+    figure = blank(10.0, 4.8)
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
     axes = figure.subplots()
-    _dress(axes, across, up)
+    dress(axes, across, up)
     return figure, axes
-
-
-def _dress(axes: Axes, across: str = "", up: str = "", ticks: int = 7) -> None:
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color("#aab0b8")
-    axes.tick_params(colors=FAINT, labelsize=9, length=0)
-    axes.grid(True, axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 5, 10], integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=8 if ticks > 4 else 5, steps=[1, 2, 5, 10]))
-    axes.set_xlabel(across, color=FAINT, fontsize=9)
-    axes.set_ylabel(up, color=FAINT, fontsize=9)
-    axes.margins(x=0.0, y=0.06)
-
-
-def _line(axes: Axes, x: NDArray[Any], y: FloatArray, style: Style, width: float = 1.6) -> None:
-    marker = "o" if len(x) <= POINTS_WITH_MARKERS else ""
-    axes.plot(x, y, color=style.color, linestyle=style.dash, linewidth=width, marker=marker, markersize=3.5)
 
 
 def _shade(axes: Axes, runs: Sequence[RunResult], only: int | None = None, named: bool = False) -> None:
@@ -263,7 +207,7 @@ def _shade(axes: Axes, runs: Sequence[RunResult], only: int | None = None, named
     for visit, text in marks:
         at = (visit.first - 1, 1.01)
         axes.annotate(
-            _plain(text), at, xycoords=("data", "axes fraction"), color=FAINT, fontsize=8, ha="left", va="bottom"
+            plain(text), at, xycoords=("data", "axes fraction"), color=FAINT, fontsize=8, ha="left", va="bottom"
         )
 
 
@@ -279,14 +223,14 @@ def _name_runs(figure: Figure, axes: Axes, runs: Sequence[RunResult], look: Mapp
     low, high = axes.get_xlim()
     together = max(last) - min(last) <= 0.02 * (high - low)
     if not together or len(runs) > MOST_NAMED_AT_LINES or max(len(run.name) for run in runs) > LONGEST_NAME_AT_LINES:
-        _legend(figure, [run.name for run in runs], [look[run.name] for run in runs])
+        legend(figure, {run.name: look[run.name] for run in runs})
         return
     bottom, top = axes.get_ylim()
     heights = [(100 * float(run.mean_accuracy[-1]) - bottom) / (top - bottom) for run in runs]
     for run, x, place in zip(runs, last, _apart(heights, gap=0.05), strict=True):
         color = look[run.name].color
         axes.annotate(
-            _plain(f"{run.name}  {percent(run.final)} %"),
+            plain(f"{run.name}  {percent(run.final)} %"),
             xy=(x, 100 * float(run.mean_accuracy[-1])),
             xytext=(1.03, place),
             textcoords="axes fraction",
@@ -317,28 +261,6 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
     for index in reversed(range(len(placed))):
         placed[index] = min(placed[index], 1.0 - gap * (len(placed) - 1 - index))
     return [placed[place] for place in np.argsort(order)]
-
-
-def _legend(figure: Figure, names: Sequence[str], looks: Sequence[Style]) -> None:
-    """A legend below the figure, in as many columns as fit."""
-    lines = [Line2D([], [], color=style.color, linestyle=style.dash, linewidth=2) for style in looks]
-    columns = max(1, min(len(names), 6, 120 // (max(len(name) for name in names) + 6)))
-    figure.legend(
-        lines,
-        [_plain(name) for name in names],
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-        labelcolor=INK,
-        handlelength=2.4,
-    )
-
-
-def _plain(text: str) -> str:
-    """`text` so that it is shown literally: no mathematics between dollar signs, no label hidden by a leading `_`."""
-    shown = "".join(char if char.isprintable() else "?" for char in text).replace("$", r"\$")
-    return "\u200b" + shown if shown.startswith("_") else shown
 
 
 def _together(names: Sequence[str], of: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from simulation import plots, table
+from simulation import drawing, plots, table
 from simulation.results import Comparison, Rejection, RunResult, compare
 
 CAPTIONS = {
@@ -65,7 +65,7 @@ def write(output: Path, runs: Sequence[RunResult], title: str) -> Path:
     """
     if not runs:
         raise ValueError("a report needs at least one run, got none")
-    images = {name: plots.png(figure) for name, figure in plots.draw(runs).items()}
+    images = {name: drawing.png(figure) for name, figure in plots.draw(runs).items()}
     folder = output / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     for name in CAPTIONS:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from common import console
 from common.errors import InputError
-from simulation import results
+from simulation import reading
+from simulation.drawing import png
 from simulation.paper import charts, page, plan, series, summary
 from simulation.paper.plan import PARTS, Part
-from simulation.plots import png
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the parts one after the other; what is done is skipped, what was broken off goes on."""
-    from simulation import report
+    from simulation import reading, report
     from simulation.run import run_experiment
 
     runs = options.runs or Path("runs/paper-quick" if options.quick else "runs/paper")
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         for experiment in plan.experiments(part, runs, quick=options.quick):
             console.say(f"{experiment.title} -> {experiment.output}")
             folders = run_experiment(experiment, resume=True, overwrite=False, verbose=options.verbose)
-            report.write(experiment.output, [results.read(folder) for folder in folders], experiment.title)
+            report.write(experiment.output, [reading.read(folder) for folder in folders], experiment.title)
     return 0
 
 
@@ -35,7 +35,7 @@ def collect(options: argparse.Namespace) -> int:
     """Put what the run folders hold into compact files, and draw and write everything from those."""
     options.output.mkdir(parents=True, exist_ok=True)
     for part, folders in found_in(options.runs).items():
-        kept = [series.from_result(one, part.key) for folder in folders for one in results.read_all(folder)]
+        kept = [series.from_result(one, part.key) for folder in folders for one in reading.read_all(folder)]
         if evaluated := [one for one in kept if len(one.rounds)]:
             series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
     found = {part.name: series.read(options.output, part.name) for part in PARTS}

@@ -11,12 +11,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
+from simulation.drawing import DASHES, FAINT, INK, KNOWN, PALETTE, Style, legend
 from simulation.paper import summary
 from simulation.paper.claims import LABELS
-from simulation.paper.panels import curve, from_zero, legend, panels
+from simulation.paper.panels import curve, from_zero, panels
 from simulation.paper.series import Series
 from simulation.paper.tables import Found
-from simulation.plots import DASHES, FAINT, INK, KNOWN, PALETTE, Style
 
 STYLES = {
     "fedavg": Style(KNOWN["fedavg"]),

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from simulation import plots, results
+from simulation import drawing, plots, reading, results
 
 
 def a_run(
@@ -39,7 +39,7 @@ def a_run(
         if index % every == every - 1:
             record["accuracy"] = [0.1 + 0.5 * index / total + 0.01 * block for block in range(blocks)]
         records.append(record)
-    return results.from_records(name, config, records)
+    return reading.from_records(name, config, records)
 
 
 LOSSES = {"train-loss-mixed": 1.0, "train-loss-separate": 2.0, "chosen": "mixed"}
@@ -52,7 +52,7 @@ THREE = ["fedavg", "mm-psgd", "mc-psgd"]
 )
 def test_every_figure_is_a_png_with_something_on_it(names: list[str], blocks: int) -> None:
     runs = [a_run(name, blocks=blocks) for name in names]
-    images = {name: plots.png(figure, dpi=40) for name, figure in plots.draw(runs).items()}
+    images = {name: drawing.png(figure, dpi=40) for name, figure in plots.draw(runs).items()}
     expected = ["accuracy", "accuracy-per-block", "chosen", "bytes", "train-loss"]
     assert list(images) == [name for name in expected if name != "chosen" or "mc-psgd" in names]
     for image in images.values():
@@ -63,7 +63,7 @@ def test_every_figure_is_a_png_with_something_on_it(names: list[str], blocks: in
 def test_only_what_was_measured_is_drawn() -> None:
     unjudged = a_run("fedavg", every=10_000)
     assert list(plots.draw([unjudged])) == ["train-loss"]
-    assert plots.draw([results.from_records("empty", {}, [])]) == {}
+    assert plots.draw([reading.from_records("empty", {}, [])]) == {}
     assert list(plots.draw([unjudged, a_run("mm-psgd")])) == ["accuracy", "accuracy-per-block", "bytes", "train-loss"]
 
 
@@ -82,9 +82,9 @@ def test_names_are_written_as_they_are() -> None:
         {"server-round": i + 1, "cycle": 0, "block": 0, "round-in-block": i, "bytes-up": 1, "accuracy": [0.5], **LOSSES}
         for i in range(3)
     ]
-    runs = [results.from_records(name, {}, rounds, {"blocks": ["$^$"]}) for name in names]
+    runs = [reading.from_records(name, {}, rounds, {"blocks": ["$^$"]}) for name in names]
     for figure in plots.draw(runs).values():
-        assert len(plots.png(figure, dpi=40)) > 2000
+        assert len(drawing.png(figure, dpi=40)) > 2000
         for legend in figure.legends:
             assert len(legend.get_texts()) in (3, 2)
 
@@ -109,7 +109,7 @@ def test_many_stays_and_different_schedules_are_not_tinted() -> None:
 
 def test_a_run_that_broke_off_still_shares_the_schedule() -> None:
     whole = a_run("mm-psgd")
-    short = results.from_records(
+    short = reading.from_records(
         "fedavg",
         {},
         [
@@ -138,7 +138,7 @@ def test_twenty_runs_are_all_drawn_differently() -> None:
     assert len(set(look.values())) == 20
 
 
-def lightness(look: Mapping[str, plots.Style]) -> list[float]:
+def lightness(look: Mapping[str, drawing.Style]) -> list[float]:
     return [float(np.dot(matplotlib.colors.to_rgb(style.color), (0.3, 0.6, 0.1))) for style in look.values()]
 
 
@@ -170,6 +170,6 @@ def test_labels_that_have_room_stay_where_they_are() -> None:
 
 def test_drawing_changes_no_global_setting_and_repeats() -> None:
     before = dict(matplotlib.rcParams)
-    first, second = (plots.png(plots.draw([a_run("mc-psgd")])["chosen"], dpi=40) for _ in range(2))
+    first, second = (drawing.png(plots.draw([a_run("mc-psgd")])["chosen"], dpi=40) for _ in range(2))
     assert first == second
     assert dict(matplotlib.rcParams) == before

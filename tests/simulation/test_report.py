@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulation import report, results
+from simulation import reading, report, results
 
 EVIL = '<script src="https://evil.example/x.js"></script>&"\''
 VOID = {"meta", "link", "img"}
@@ -32,7 +32,7 @@ def a_run(name: str, finals: list[float], config: dict[str, object] | None = Non
         for i, accuracy in enumerate(finals)
     ]
     records[-1] |= {key.replace("_", "-"): value for key, value in last.items()}
-    return results.from_records(name, {"strategy": name, "blocks": 1, "seed": 0} | (config or {}), records)
+    return reading.from_records(name, {"strategy": name, "blocks": 1, "seed": 0} | (config or {}), records)
 
 
 class Page(HTMLParser):
@@ -117,7 +117,7 @@ def test_every_text_is_escaped(tmp_path: Path) -> None:
     entry = {"node": EVIL, "clients": [1], "reason": EVIL}
     config: dict[str, object] = {EVIL: EVIL}
     bad = a_run(EVIL, [0.5], config, rejections=[entry], clients_rejected=1, quarantined=[EVIL])
-    named = results.from_records(EVIL + "2", bad.config, [], {"blocks": [EVIL]})
+    named = reading.from_records(EVIL + "2", bad.config, [], {"blocks": [EVIL]})
     for runs in ((bad,), (bad, named), (bad, TWO[0])):
         page = written(tmp_path, *runs, title=EVIL)
         assert "script" not in {tag for tag, _ in page.tags}
@@ -151,14 +151,14 @@ def test_a_flood_of_rejections_does_not_flood_the_report(tmp_path: Path) -> None
 
 
 def test_a_run_without_a_round_has_a_report_that_says_so(tmp_path: Path) -> None:
-    page = written(tmp_path, results.from_records("new", {"seed": 1}, []))
+    page = written(tmp_path, reading.from_records("new", {"seed": 1}, []))
     assert "No round has been evaluated yet." in page.texts["p"]
     assert list((tmp_path / "figures").iterdir()) == []
 
 
 def test_a_second_report_leaves_no_figure_of_the_first_and_repeats(tmp_path: Path) -> None:
     first = report.write(tmp_path, TWO, "t").read_bytes()
-    report.write(tmp_path, [results.from_records("new", {}, [])], "t")
+    report.write(tmp_path, [reading.from_records("new", {}, [])], "t")
     assert list((tmp_path / "figures").iterdir()) == []
     assert report.write(tmp_path, TWO, "t").read_bytes() == first
 

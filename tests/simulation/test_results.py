@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from common.errors import InputError
-from simulation import results
+from simulation import reading, results
 
 CONFIG: dict[str, object] = {"strategy": "mc-psgd", "blocks": 2, "cycles": 2, "rounds-per-block": 2, "output": "runs/a"}
 
@@ -60,7 +60,7 @@ def write_run(folder: Path, records: Sequence[Mapping[str, Any]], config: Mappin
 
 
 def test_a_folder_is_read_as_columns(tmp_path: Path) -> None:
-    run = results.read(write_run(tmp_path / "mine", eight_rounds()))
+    run = reading.read(write_run(tmp_path / "mine", eight_rounds()))
     assert (run.name, run.config, run.manifest, len(run.rounds)) == ("mine", CONFIG, {}, 8)
     assert run.rounds.block.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
     assert run.rounds.cycle.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -71,20 +71,20 @@ def test_a_folder_is_read_as_columns(tmp_path: Path) -> None:
 
 
 def test_mean_accuracy_is_over_blocks_at_the_evaluated_rounds(tmp_path: Path) -> None:
-    run = results.read(write_run(tmp_path / "run", eight_rounds()))
+    run = reading.read(write_run(tmp_path / "run", eight_rounds()))
     assert run.accuracy_rounds.tolist() == [2, 4, 5, 7, 8]
     np.testing.assert_allclose(run.mean_accuracy, [0.3, 0.4, 0.5, 0.7, 0.6])
     assert run.block_accuracy.tolist() == list(ACCURACY.values())
 
 
 def test_a_recorded_mean_is_taken_as_it_is() -> None:
-    run = results.from_records("run", CONFIG, [record(1, accuracy=[0.5, None], mean_accuracy=0.5)])
+    run = reading.from_records("run", CONFIG, [record(1, accuracy=[0.5, None], mean_accuracy=0.5)])
     assert run.final == 0.5
     assert np.isnan(run.block_accuracy[0, 1])
 
 
 def test_final_best_and_last_cycle() -> None:
-    run = results.from_records("run", CONFIG, eight_rounds())
+    run = reading.from_records("run", CONFIG, eight_rounds())
     assert run.final == pytest.approx(0.6)
     assert run.best is not None
     assert astuple(run.best) == pytest.approx((0.7, 7, 1050, 3.5))
@@ -93,7 +93,7 @@ def test_final_best_and_last_cycle() -> None:
 
 
 def test_reach_is_the_first_measured_round_with_its_bytes_and_seconds() -> None:
-    run = results.from_records("run", CONFIG, eight_rounds())
+    run = reading.from_records("run", CONFIG, eight_rounds())
     assert run.reach(0.45) == results.Cost(0.5, 5, 750, 2.5)
     assert run.reach(0.71) is None
     assert run.cumulative_bytes.tolist() == [150 * number for number in range(1, 9)]
@@ -101,7 +101,7 @@ def test_reach_is_the_first_measured_round_with_its_bytes_and_seconds() -> None:
 
 
 def test_share_of_the_separate_chain_counts_only_rounds_that_chose() -> None:
-    run = results.from_records("run", CONFIG, eight_rounds())
+    run = reading.from_records("run", CONFIG, eight_rounds())
     edges, shares = run.separate_share(3)
     assert edges.tolist() == [0, 3, 6, 8]
     np.testing.assert_allclose(shares, [2 / 3, 1 / 3, 0.0])
@@ -112,7 +112,7 @@ def test_share_of_the_separate_chain_counts_only_rounds_that_chose() -> None:
 
 
 def test_visits_are_the_stays_in_blocks() -> None:
-    run = results.from_records("run", CONFIG, eight_rounds()[:7])
+    run = reading.from_records("run", CONFIG, eight_rounds()[:7])
     assert run.visits == (
         results.Visit(0, 0, 1, 2),
         results.Visit(0, 1, 3, 4),
@@ -124,13 +124,13 @@ def test_visits_are_the_stays_in_blocks() -> None:
 def test_rejections_and_quarantine_are_listed_with_their_round() -> None:
     entry = {"node": "77", "clients": [3, 4], "reason": "NaN in fc.weight"}
     rounds = [record(1, rejections=[entry], clients_rejected=2), record(2, quarantined=["77"])]
-    run = results.from_records("run", CONFIG, [*rounds, record(3, quarantined=["77"])])
+    run = reading.from_records("run", CONFIG, [*rounds, record(3, quarantined=["77"])])
     assert run.rejections == (results.Rejection(1, "77", (3, 4), "NaN in fc.weight"),)
     assert run.quarantined == {"77": 2}
 
 
 def test_a_run_without_rounds_has_no_results() -> None:
-    run = results.from_records("run", CONFIG, [])
+    run = reading.from_records("run", CONFIG, [])
     assert (run.final, run.best, run.last_cycle, run.reach(0.1), run.visits, run.blocks) == (None,) * 4 + ((), 2)
     assert not run.has_choice
     assert run.separate_share(5)[1].tolist() == []
@@ -138,10 +138,10 @@ def test_a_run_without_rounds_has_no_results() -> None:
 
 def test_block_names_come_from_the_manifest(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", eight_rounds())
-    assert results.read(folder).block_names == ("block 0", "block 1")
+    assert reading.read(folder).block_names == ("block 0", "block 1")
     (folder / "predictors").mkdir()
     (folder / "predictors" / "manifest.json").write_text('{"format": 1, "blocks": ["day", "night"]}')
-    assert results.read(folder).block_names == ("day", "night")
+    assert reading.read(folder).block_names == ("day", "night")
 
 
 @pytest.mark.parametrize("kept", [1, 20, -1])
@@ -149,14 +149,14 @@ def test_a_cut_off_last_line_is_left_out(tmp_path: Path, kept: int) -> None:
     folder = write_run(tmp_path / "run", eight_rounds()[:2])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(record(3))[:kept])
-    assert len(results.read(folder).rounds) == 2
+    assert len(reading.read(folder).rounds) == 2
 
 
 def test_a_whole_last_line_without_its_newline_is_kept(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", eight_rounds()[:2])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(record(3)))
-    assert len(results.read(folder).rounds) == 3
+    assert len(reading.read(folder).rounds) == 3
 
 
 def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: P
     lines[3] = lines[3][:10]
     (folder / "metrics.jsonl").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 4"):
-        results.read(folder)
+        reading.read(folder)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_metrics_that_make_no_sense_are_an_input_error(
     tmp_path: Path, rounds: list[dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        results.read(write_run(tmp_path / "run", rounds))
+        reading.read(write_run(tmp_path / "run", rounds))
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl"])
@@ -190,16 +190,16 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path / "run", eight_rounds())
     (folder / name).unlink()
     with pytest.raises(InputError, match=name):
-        results.read(folder)
+        reading.read(folder)
 
 
 def test_read_all_takes_a_run_or_a_folder_of_runs(tmp_path: Path) -> None:
     for name in ("mm-psgd", "fedavg"):
         write_run(tmp_path / "out" / name, eight_rounds())
-    assert [run.name for run in results.read_all(tmp_path / "out")] == ["fedavg", "mm-psgd"]
-    assert [run.name for run in results.read_all(tmp_path / "out" / "fedavg")] == ["fedavg"]
+    assert [run.name for run in reading.read_all(tmp_path / "out")] == ["fedavg", "mm-psgd"]
+    assert [run.name for run in reading.read_all(tmp_path / "out" / "fedavg")] == ["fedavg"]
     with pytest.raises(InputError, match="no run here"):
-        results.read_all(tmp_path)
+        reading.read_all(tmp_path)
 
 
 def test_compare_sorts_settings_into_shared_and_differing() -> None:
@@ -207,6 +207,6 @@ def test_compare_sorts_settings_into_shared_and_differing() -> None:
         {"strategy": "fedavg", "seed": 0, "output": "a"},
         {"strategy": "mm-psgd", "seed": 0, "output": "b", "decay": 0.5},
     ]
-    comparison = results.compare([results.from_records(str(config["strategy"]), config, []) for config in configs])
+    comparison = results.compare([reading.from_records(str(config["strategy"]), config, []) for config in configs])
     assert comparison.shared == {"seed": 0}
     assert comparison.differing == {"strategy": ("fedavg", "mm-psgd"), "decay": (None, 0.5)}

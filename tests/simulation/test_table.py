@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulation import results, table
+from simulation import reading, results, table
 
 
 def a_run(name: str, accuracies: list[list[float]], blocks: int = 2, **each: Any) -> results.RunResult:
@@ -19,7 +19,7 @@ def a_run(name: str, accuracies: list[list[float]], blocks: int = 2, **each: Any
         | each
         for i, accuracy in enumerate(accuracies)
     ]
-    return results.from_records(name, {"blocks": blocks}, rounds)
+    return reading.from_records(name, {"blocks": blocks}, rounds)
 
 
 FEDAVG = a_run("fedavg", [[0.1, 0.1], [0.4, 0.2], [0.7, 0.3], [0.3, 0.5]])
@@ -70,7 +70,7 @@ def test_a_long_name_keeps_both_ends() -> None:
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    empty = results.from_records("empty", {"blocks": 2}, [])
+    empty = reading.from_records("empty", {"blocks": 2}, [])
     cells = [column.cells[0] for column in table.summary([empty])]
     assert cells == ["empty", "-", "-", "-", "-", "-", "-", "-", "0", "0.0", "0.0", "0.0"]
 
@@ -91,7 +91,7 @@ def test_best_marks_the_highest_as_shown_and_nothing_where_all_are_equal() -> No
 def test_block_names_are_the_runs_own_where_they_agree() -> None:
     rounds = [{"server-round": 1, "cycle": 0, "block": 0, "round-in-block": 0}]
     day, other = (
-        results.from_records("run", {"blocks": 2}, rounds, {"blocks": names})
+        reading.from_records("run", {"blocks": 2}, rounds, {"blocks": names})
         for names in (["day", "night"], ["day", "dusk"])
     )
     assert table.shared_block_names([day]) == ("day", "night")

@@ -9,7 +9,7 @@ import pytest
 
 from common.config import RunConfig
 from simulation.paper.series import Series, from_result
-from simulation.results import from_records
+from simulation.reading import from_records
 
 A_SERIES = Callable[..., Series]
 
