@@ -176,7 +176,7 @@ def _swept(series: Sequence[Series], strategies: Sequence[str], label: str, refe
         if reference is not None:
             axes.axhline(reference, color=FAINT, linewidth=0.8, linestyle=DASHES[2])
     from_zero(made)
-    if any(one.shuffled for one in series):
+    if any(one.shuffled and one.strategy in strategies for one in series):
         shown["shuffled"] = Style(FAINT, DASHES[1])
     legend(figure, shown)
     return figure

@@ -1,0 +1,81 @@
+"""Every experiment of the plan gets to the page: its figures say what they show, and its tables have numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from simulation.experiment import NamedRun
+from simulation.paper import charts, page, plan, summary
+from simulation.paper.claims import LABELS
+from simulation.paper.plan import PARTS
+from simulation.paper.series import Series, from_result
+from simulation.paper.tables import Found
+from simulation.reading import from_records
+
+PAPER = ["fedavg", "mm-psgd", "mc-psgd"]
+NAMES = {
+    "figure2": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"],
+    "ablations": ["mm-psgd", "mm-snapshot", "mm-decay-0.9", "mc-psgd", "mm-mean", "separate-alone"],
+    "communication": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"],
+    "sensitivity": PAPER,
+    "neighbours": [*PAPER, "fedavgm", "fedadam", "fedrep", "ifca"],
+}
+LEGENDS = {
+    **{figure: [LABELS[name] for name in names] for figure, names in NAMES.items()},
+    "votes": [],
+    "forgetting": ["FedAvg's one model", "a predictor, kept while others train"],
+    # FedAvg has no panel here, so its shuffled run, which figure 2 brings along, is not drawn either.
+    "figure3": ["I = 5", "I = 10", "I = 15", "I = 20"],
+    "figure4": ["M = 2", "M = 5", "M = 10", "shuffled"],
+    "figure5": ["participation 0.05", "participation 0.1", "participation 0.15", "participation 0.2"],
+}
+
+
+def made_up(run: NamedRun, seed: int, key: str) -> Series:
+    """Return a series of the run's shape: accuracy rises by a tenth of a point a round, votes alternate."""
+    config = run.config
+    per_cycle = config.blocks * config.rounds_per_block
+    records = [
+        {
+            "server-round": at + 1,
+            "cycle": at // per_cycle,
+            "block": at // config.rounds_per_block % config.blocks,
+            "round-in-block": at % config.rounds_per_block,
+            "bytes-down": 400_000,
+            "bytes-up": 600_000,
+            "seconds": 0.5,
+            "chosen": ("mixed", "separate")[at % 2] if config.strategy == "mc-psgd" else None,
+            "accuracy": [0.5 + at / 1000] * config.blocks,
+        }
+        for at in range(config.cycles * per_cycle)
+    ]
+    return from_result(from_records(run.name, {**config.to_mapping(), "seed": seed}, records), key)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Found:
+    """Every run of every part, as short as the quick plan has it, for each of the part's seeds."""
+    found: dict[str, list[Series]] = {}
+    for part in PARTS:
+        (one,) = plan.experiments(part, Path("runs"), quick=True)
+        runs = [run for runs in one.passes for run in runs]
+        found[part.name] = [made_up(run, seed, part.key) for seed in part.seeds for run in runs]
+    return summary.completed(found)
+
+
+@pytest.fixture(scope="module")
+def drawn(whole: Found) -> dict[str, Figure]:
+    return charts.draw(whole)
+
+
+def test_every_figure_is_drawn_and_every_table_has_numbers(whole: Found, drawn: dict[str, Figure]) -> None:
+    assert set(drawn) == set(LEGENDS)
+    assert [name for name, text in page.parts(whole).items() if "Not run yet." in text or "Partial" in text] == []
+
+
+@pytest.mark.parametrize("figure", LEGENDS)
+def test_a_legend_names_what_its_figure_draws_and_nothing_else(drawn: dict[str, Figure], figure: str) -> None:
+    assert [text.get_text() for legend in drawn[figure].legends for text in legend.get_texts()] == LEGENDS[figure]
