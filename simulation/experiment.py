@@ -50,14 +50,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold keys and values, got {type(content).__name__}")
     changes = dict(_override(text) for text in overrides)
-    output = _text(changes.pop("output", content.pop("output", ""))) or f"runs/{path.stem}"
+    output = _output(changes.pop("output", content.pop("output", None)), path)
     title = _text(content.pop("title", path.stem))
     runs = content.pop("runs", [{}])
     if not isinstance(runs, list) or not runs or any(not isinstance(run, dict) for run in runs):
         raise InputError(f"{path}: runs must be a list of keys and values")
     entries = [
         (
-            _text(run.pop("name", "")),
+            _name(run.pop("name", None), path),
             [RunConfig.from_mapping(one) for one in _sweep({**content, **run, **changes}, path)],
         )
         for run in runs
@@ -68,7 +68,22 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
             raise InputError(
                 f"{path}: run {shown(run.name)} is there twice; let it differ in something, or give it a name"
             )
-    return Experiment(title, Path(output), _passes(named))
+    return Experiment(title, output, _passes(named))
+
+
+def _output(value: object, path: Path) -> Path:
+    """Return the folder of the runs; none given: one named as the file."""
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{path}: output must be text, the name of one folder, got {shown(value)}")
+    return Path(value or f"runs/{path.stem}")
+
+
+def _name(value: object, path: Path) -> str:
+    """Return the name that a run was given, '' where it has none; it becomes a folder in the output, and no other."""
+    name = "" if value is None else _text(value)
+    if "/" in name or name in (".", ".."):
+        raise InputError(f"{path}: a run's name must be a folder's, without /, and not . or .., got {shown(name)}")
+    return name
 
 
 def _sweep(mapping: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:

@@ -62,6 +62,16 @@ def test_runs_override_the_file_and_set_overrides_both(file: Path) -> None:
     assert experiment.output == Path("elsewhere")
 
 
+@pytest.mark.parametrize("override", ["output=", "output=null", "output=''"])
+def test_no_output_is_the_default_one_also_where_the_file_has_another(file: Path, override: str) -> None:
+    assert loaded(file, "output: elsewhere", override).output == Path("runs/figure")
+    assert loaded(file, "output:").output == Path("runs/figure")
+
+
+def test_a_run_without_a_name_is_named_by_what_differs(file: Path) -> None:
+    assert names(loaded(file, "runs: [{name: , seed: 1}, {name: '', seed: 2}]")) == [["seed-1"], ["seed-2"]]
+
+
 def test_set_may_sweep(file: Path) -> None:
     assert len(loaded(file, "blocks: 2", "seed=[1, 2, 3]").passes) == 3
 
@@ -88,6 +98,12 @@ def test_several_runs_never_share_a_folder_nor_lie_in_the_output_itself(file: Pa
         ("nonsense: 1", "unknown key 'nonsense'"),
         ("blocks: {a: 1}", "blocks must be a whole number"),
         ("1: 2", "unknown key '1'"),
+        ("output: [a, b]", r"output must be text, the name of one folder, got \['a', 'b'\]"),
+        ("output: 3", "output must be text, the name of one folder, got 3"),
+        ("runs: [{name: ../up}]", r"a run's name must be a folder's, without /, and not \. or \.\., got '\.\./up'"),
+        ("runs: [{name: a/b}]", "name must be a folder's, .* got 'a/b'"),
+        ("runs: [{name: ..}]", r"name must be a folder's, .* got '\.\.'"),
+        ("runs: [{name: .}]", r"name must be a folder's, .* got '\.'"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(file: Path, text: str, message: str) -> None:
@@ -99,6 +115,11 @@ def test_a_wrong_file_is_refused_in_one_line(file: Path, text: str, message: str
 def test_a_missing_file_is_named(file: Path) -> None:
     with pytest.raises(InputError, match=r"figure\.yaml does not exist"):
         load(file)
+
+
+def test_an_override_of_output_must_be_one_folder(file: Path) -> None:
+    with pytest.raises(InputError, match=r"output must be text, the name of one folder, got \['a', 'b'\]"):
+        loaded(file, "output: elsewhere", "output=[a, b]")
 
 
 @pytest.mark.parametrize("override", ["seed", "=3", "seed=[", "seed: 3"])
