@@ -47,8 +47,10 @@ def _shards(options: argparse.Namespace) -> int:
     from common.source import open_shards
 
     config = RunConfig.from_mapping({key: value for key, value in vars(options).items() if key in _SHARD_KEYS})
+    groups: int = options.split
+    if groups < 1:
+        raise InputError(f"--split must be at least 1, got {groups}")
     source = open_shards(config)
-    groups = max(1, options.split)
     if groups > len(source.clients):
         raise InputError(f"--split must be at most the {len(source.clients)} clients, got {groups}")
     for place in range(groups):
@@ -102,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _key_help() -> list[str]:
-    return [f"  {key_of(item):22} {_default(item):14} {item.metadata['doc']}" for item in flags()]
+    return [f"  {key_of(item):22} {_default(item):14} {item.metadata['doc']}{_choices(item)}" for item in flags()]
+
+
+def _choices(item: Field[Any]) -> str:
+    choices = item.metadata.get("choices")
+    return f" (one of {', '.join(choices)})" if choices else ""
 
 
 def _default(item: Field[Any]) -> str:

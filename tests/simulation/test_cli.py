@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from common import console
+from common.config import RunConfig, flags, key_of
 from common.shards import ShardFolder
 from server.folder import RunFolder
 from simulation import cli
@@ -112,13 +113,17 @@ def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], argument
     assert "usage: flower-simulation" in capsys.readouterr().err
 
 
-def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_every_key_with_default_meaning_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         cli.main(["run", "--help"])
     assert error.value.code == 0
-    shown = capsys.readouterr().out
-    for key in ("strategy", "labels-per-block", "min-replies", "selection-examples", "output"):
-        assert f"  {key} " in shown
+    lines = {words[0]: line for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    defaults = RunConfig().to_mapping()
+    for item in flags():
+        key, choices = key_of(item), item.metadata.get("choices", ())
+        assert str(defaults[key]) in lines[key]
+        assert item.metadata["doc"] in lines[key]
+        assert not choices or lines[key].endswith(f"(one of {', '.join(choices)})")
 
 
 def test_a_folder_with_another_run_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,6 +165,8 @@ def test_split_writes_a_folder_a_node_and_one_for_the_server(capsys: pytest.Capt
     ("arguments", "message"),
     [
         (["--clients", "0"], "clients must be at least 1, got 0"),
+        (["--split", "0"], "--split must be at least 1, got 0"),
+        (["--split", "-1"], "--split must be at least 1, got -1"),
         (["--clients", "3", "--split", "4"], "--split must be at most the 3 clients, got 4"),
         (["--labels-per-block", "11"], "labels-per-block must be in [1, 10]"),
     ],
