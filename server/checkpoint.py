@@ -28,8 +28,8 @@ from server.state import RoundRecord, State
 LOG = logging.getLogger("perennial")
 FORMAT = 1
 _KEPT = 2
-# A resumed run may differ in these: they say how to run, not what is computed.
-_MAY_DIFFER = {"output", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every"}
+# A resumed run may differ in these: they say how and where to run, not what is computed.
+_MAY_DIFFER = {"output", "nodes", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every"}
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ def _main(arguments: argparse.Namespace) -> int:
 
         return stock.attach(config, arguments)
     _check_listener(arguments)
+    if not (arguments.resume or arguments.overwrite):
+        _refuse_to_lose(Path(config.output))
     if arguments.runtime == "quick" and not flower141.matches():
         say(f"flower-server: {flower141.mismatch()}")
         arguments.runtime = "stock"
@@ -71,6 +73,16 @@ def _check_listener(arguments: argparse.Namespace) -> None:
     else:
         readable(arguments.tls_cert, "--tls-cert")
         readable(arguments.tls_key, "--tls-key")
+
+
+def _refuse_to_lose(output: Path) -> None:
+    """Refuse to start over rounds that are there: a deployed run cannot be had again."""
+    metrics = output / "metrics.jsonl"
+    if metrics.exists() and (rounds := metrics.read_bytes().count(b"\n")):
+        raise InputError(
+            f"{output} holds a run of {rounds} rounds; go on with it by --resume, keep it by another --output, "
+            "or lose it by --overwrite"
+        )
 
 
 def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:

@@ -30,7 +30,9 @@ def parser() -> argparse.ArgumentParser:
     link.add_argument("--config", type=Path, metavar="FILE", help="an experiment file; flags overrule it")
     link.add_argument("--state-dir", type=Path, default=Path("perennial"), metavar="DIR",
                       help="keeps nodes/*.pub, the keys that may connect, and run/ (default: perennial)")  # fmt: skip
-    link.add_argument("--resume", action="store_true", help="go on from the checkpoint in the output folder, if any")
+    again = link.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on from the checkpoint in the output folder, if any")
+    again.add_argument("--overwrite", action="store_true", help="start anew where the output folder holds a run")
     link.add_argument("--host", default=None, help="address to listen on (default: all, or loopback with --insecure)")
     link.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any (default: 8000)")
     link.add_argument("--tls-cert", type=Path, metavar="FILE", help="the server's certificate (PEM)")

@@ -29,10 +29,10 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
     for runs in passes:
         if runs[0].config.nodes > runs[0].config.clients:
             raise InputError(f"nodes must be at most the {runs[0].config.clients} clients, got {runs[0].config.nodes}")
-    waiting = [runs for runs in passes if not (resume and all(_is_done(run) for run in runs))]
+    waiting = [left for runs in passes if (left := _unfinished(runs) if resume else runs)]
     if not overwrite:
         for runs in waiting:
-            _refuse_to_lose(runs, resume)
+            _refuse_to_lose(runs, resume=resume)
     if waiting:
         _run_passes(waiting, resume=resume, verbose=verbose)
     return [run.folder.path for runs in passes for run in runs]
@@ -61,24 +61,37 @@ def _right(config: RunConfig) -> Right | None:
     return engine.right if isinstance(engine, NativeEngine) else None
 
 
+def _unfinished(runs: list[Run]) -> list[Run]:
+    """Return what is left of a pass; where runs were added to one that is done, those alone."""
+    left = [run for run in runs if not _is_done(run)]
+    saved = load_latest(runs[0].folder.checkpoints)
+    # A pass that was broken off while it wrote its results goes on as a whole.
+    return runs if left and saved and len(saved.positions) == len(runs) else left
+
+
 def _is_done(run: Run) -> bool:
     return run.folder.is_complete() and run.folder.config() == run.config.to_mapping()
 
 
-def _refuse_to_lose(runs: Sequence[Run], resume: bool) -> None:
-    """Refuse to start over a folder whose content would be lost by it."""
+def _refuse_to_lose(runs: Sequence[Run], *, resume: bool) -> None:
+    """Refuse to start over folders whose content would be lost by it; a finished run may be repeated."""
+    leads = any(runs[0].folder.checkpoints.glob("*.json"))
     for run in runs:
-        found = run.folder.config()
+        found, path = run.folder.config(), run.folder.path
         if not found:
             continue
         if resume:
             check_same_config(found, run.config)
+            # A pass has its checkpoint with its first run; this one was of another pass.
+            if not leads and any(run.folder.checkpoints.glob("*.json")):
+                raise InputError(
+                    f"{path} was trained without {runs[0].folder.path.name}, and together they would start anew; "
+                    "choose another output, or add --overwrite"
+                )
         elif found != run.config.to_mapping():
-            raise InputError(
-                f"{run.folder.path} holds a run of another configuration; choose another output, or add --overwrite"
-            )
+            raise InputError(f"{path} holds a run of another configuration; choose another output, or add --overwrite")
         elif not run.folder.is_complete() and (saved := load_latest(run.folder.checkpoints)) and saved.state.slot:
             raise InputError(
-                f"{run.folder.path} holds an unfinished run, at round {saved.state.slot.server_round}; "
+                f"{path} holds an unfinished run, at round {saved.state.slot.server_round}; "
                 "--resume goes on with it, --overwrite starts anew"
             )

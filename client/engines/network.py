@@ -36,7 +36,11 @@ def read(module: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     layers: list[Layer] = []
     flat = len(shape) == 1
     now = _as_image(shape)
+    seen: set[int] = set()
     for name, part in _parts(module):
+        parameters = {id(parameter) for parameter in part.parameters()}
+        _require(not parameters & seen, name, "shares its parameters with another layer")
+        seen |= parameters
         if type(part) is nn.Flatten and part.start_dim == 1 and part.end_dim == -1:
             flat = True
         elif type(part) is nn.ReLU:
@@ -67,7 +71,9 @@ def header(layers: list[Layer]) -> str:
 
 def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     if type(module) is nn.Sequential:
-        for name, child in module.named_children():
+        # Not named_children(), which leaves out a module that stands there a second time.
+        for name, child in module._modules.items():
+            assert child is not None
             yield from _parts(child, f"{prefix}.{name}" if prefix else name)
         return
     name = prefix or "network"

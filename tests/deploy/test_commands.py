@@ -160,6 +160,17 @@ def test_another_flower_goes_the_stock_way_with_a_warning(
     assert "flwr 1.42.0 is installed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("runtime", ["quick", "stock"])
+def test_a_run_that_is_there_is_not_started_over_by_a_forgotten_flag(
+    runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n{}\n")
+    said = refused(capsys, server_cli.main, "--insecure", "--runtime", runtime, "--state-dir", tmp_path)
+    assert "run holds a run of 2 rounds; go on with it by --resume" in said
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == "{}\n{}\n"
+
+
 def test_the_stock_runtime_does_not_start_a_run_anew_that_was_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,13 @@ def check(make: Maker, case: Case, batch: int, judged: int, integers: bool) -> N
 
 
 @pytest.mark.parametrize("make", MAKERS)
+def test_an_activation_that_stands_in_several_places_is_applied_in_each(make: Maker) -> None:
+    relu = nn.ReLU()
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 9), relu, nn.Linear(9, 8), relu, nn.Linear(8, 3))
+    check(make, Case(module, (3, 2, 2), 3), batch=3, judged=4, integers=False)
+
+
+@pytest.mark.parametrize("make", MAKERS)
 @quiet
 @given(networks(), st.sampled_from([1, 2, 3, 4, 7, 8, 19]), st.sampled_from([0, 1, 10]), st.booleans())
 def test_engines_agree_with_eager_on_random_networks(

@@ -44,9 +44,13 @@ def test_auto_takes_loop_for_what_vmap_refuses(module: nn.Module) -> None:
     assert engines.choose("auto", module, (4,)).name == "loop"
 
 
+TWICE = nn.Linear(4, 4)
+
+
 @pytest.mark.parametrize(
     ("name", "module", "message"),
     [
+        ("native", nn.Sequential(TWICE, nn.ReLU(), TWICE), "layer 2 shares its parameters"),
         ("native", nn.Sequential(nn.Linear(4, 4), nn.Tanh()), r"layer 1 \(Tanh\)"),
         ("native", Branching(), "Branching"),
         ("stacked", nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "running_mean"),
