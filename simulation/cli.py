@@ -45,6 +45,7 @@ def _run(options: argparse.Namespace) -> int:
 def _shards(options: argparse.Namespace) -> int:
     from common import shards
     from common.source import open_shards
+    from simulation import places
 
     config = RunConfig.from_mapping({key: value for key, value in vars(options).items() if key in _SHARD_KEYS})
     groups: int = options.split
@@ -53,6 +54,7 @@ def _shards(options: argparse.Namespace) -> int:
     source = open_shards(config)
     if groups > len(source.clients):
         raise InputError(f"--split must be at most the {len(source.clients)} clients, got {groups}")
+    places.folder(options.output)
     for place in range(groups):
         folder = options.output if groups == 1 else options.output / f"node-{place}"
         shards.write(folder, source, source.clients[place::groups], with_test=groups == 1)

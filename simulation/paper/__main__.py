@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common import console
 from common.errors import InputError
-from simulation import reading
+from simulation import places, reading
 from simulation.drawing import png
 from simulation.paper import charts, page, plan, series, summary
 from simulation.paper.plan import PARTS, Part
@@ -22,8 +22,9 @@ def run(options: argparse.Namespace) -> int:
     from simulation import reading, report
     from simulation.run import run_experiment
 
-    runs = options.runs or Path("runs/paper-quick" if options.quick else "runs/paper")
-    for part in plan.chosen(options.only):
+    chosen = plan.chosen(options.only)
+    runs = places.folder(options.runs or Path("runs/paper-quick" if options.quick else "runs/paper"))
+    for part in chosen:
         for experiment in plan.experiments(part, runs, quick=options.quick):
             console.say(f"{experiment.title} -> {experiment.output}")
             folders = run_experiment(experiment, resume=True, overwrite=False, verbose=options.verbose)
@@ -33,8 +34,10 @@ def run(options: argparse.Namespace) -> int:
 
 def collect(options: argparse.Namespace) -> int:
     """Put what the run folders hold into compact files, and draw and write everything from those."""
-    options.output.mkdir(parents=True, exist_ok=True)
-    for part, folders in found_in(options.runs).items():
+    before = places.page(options.page) if options.page else ""
+    there = found_in(options.runs)
+    places.folder(options.output)
+    for part, folders in there.items():
         kept = [series.from_result(one, part.key) for folder in folders for one in reading.read_all(folder)]
         if evaluated := [one for one in kept if len(one.rounds)]:
             series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
@@ -46,7 +49,7 @@ def collect(options: argparse.Namespace) -> int:
     parts = page.parts(whole) | page.states(found)
     if options.page:
         addresses = {path.stem: Path(os.path.relpath(path, options.page.parent)).as_posix() for path in drawn}
-        options.page.write_text(page.filled(options.page.read_text(), page.illustrated(parts, addresses)))
+        options.page.write_text(page.filled(before, page.illustrated(parts, addresses)), encoding="utf-8")
     else:
         print("\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items()))
     return 0
@@ -74,7 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code, as `flower-simulation` does."""
     options = _parser().parse_args(arguments)
     console.log_to_console(verbose=options.verbose)
-    return console.run(lambda: options.command(options), "simulation.paper", verbose=options.verbose)
+    try:
+        return console.run(lambda: options.command(options), "simulation.paper", verbose=options.verbose)
+    except KeyboardInterrupt:
+        console.say("\nsimulation.paper: interrupted; the same command goes on")
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

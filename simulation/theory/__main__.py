@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from common import console
+from simulation import places
 from simulation.theory import figures, report
 from simulation.theory.study import FULL, QUICK, Study, measure_all
 
@@ -20,13 +22,13 @@ TITLES = {
 
 def write(study: Study, output: Path) -> str:
     """Run the study, write its files into ``output``, and return the slopes as Markdown."""
-    output.mkdir(parents=True, exist_ok=True)
+    places.folder(output)
     problems: list[report.Row] = []
     excess: list[report.Row] = []
     slopes: list[report.Row] = []
     blocks = sorted({setting.blocks for sweep in study.sweeps for setting in sweep.settings()})
     clients = max(setting.clients for sweep in study.sweeps for setting in sweep.settings())
-    for bench, settings in measure_all(study, lambda line: print(line, file=sys.stderr)):
+    for bench, settings in measure_all(study, console.say):
         name = bench.regime.name
         problems.append(report.problem_row(bench, blocks, clients))
         excess += report.excess_rows(settings)
@@ -41,16 +43,26 @@ def write(study: Study, output: Path) -> str:
     return report.markdown(slopes)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return the exit code, as `flower-simulation` does."""
     parser = argparse.ArgumentParser(prog="python -m simulation.theory", description=__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="folder for CSV files and figures")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for CSV files and figures")
     parser.add_argument("--quick", action="store_true", help="short runs and fewer seeds: to see that it works")
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    try:
+        return console.run(lambda: _run(options), "simulation.theory")
+    except KeyboardInterrupt:
+        console.say("\nsimulation.theory: interrupted; the same command begins anew")
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
     began, busy = time.monotonic(), time.process_time()
-    print(write(QUICK if chosen.quick else FULL, chosen.output))
+    print(write(QUICK if options.quick else FULL, options.output))
     spent = f"{time.process_time() - busy:.0f} s of processor time in {time.monotonic() - began:.0f} s"
-    print(f"wrote {chosen.output}: {spent}", file=sys.stderr)
+    console.say(f"wrote {options.output}: {spent}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -176,6 +176,12 @@ def test_bad_shards_are_one_line(capsys: pytest.CaptureFixture[str], arguments: 
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize("split", [[], ["--split", "2"]])
+def test_a_folder_that_cannot_hold_shards_is_one_line(capsys: pytest.CaptureFixture[str], split: list[str]) -> None:
+    assert "/proc/xx cannot be written to: " in refused(capsys, "shards", "/proc/xx", *split)
+    assert "file.yaml is a file; name another folder" in refused(capsys, "shards", "file.yaml", *split)
+
+
 # --- The real process -------------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ def test_the_command_writes_every_table_and_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "QUICK", TINY)
-    command.main(["--output", str(tmp_path / "theory"), "--quick"])
+    assert command.main(["--output", str(tmp_path / "theory"), "--quick"]) == 0
     written = {path.name for path in (tmp_path / "theory").iterdir()}
     assert written == {"problems.csv", "excess.csv", "slopes.csv", "slow.png", "diverse.png"}
     with (tmp_path / "theory/slopes.csv").open(encoding="utf-8") as file:
@@ -102,3 +102,24 @@ def test_the_command_writes_every_table_and_figure(
     assert table.count("\n| ") == 2 * len(QUANTITIES)
     first = slopes[0]
     assert f"{first['slope']} [{first['low']}, {first['high']}]".replace("-", "−") in table
+
+
+def test_a_folder_that_takes_no_files_is_one_line_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "measure_all", lambda *_: pytest.fail("measured"))
+    assert command.main(["--output", "/proc/xx"]) == 2
+    found = capsys.readouterr()
+    assert found.err.startswith("simulation.theory: /proc/xx cannot be written to: ")
+    assert (found.out, found.err.count("\n")) == ("", 1)
+
+
+def test_ctrl_c_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "measure_all", interrupted)
+    assert command.main(["--output", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "\nsimulation.theory: interrupted; the same command begins anew\n"
