@@ -13,7 +13,7 @@ from client import engines
 from client.engines.base import Chain, Engine, Work
 from client.hosting import Hosted, hosted
 from common import models, protocol
-from common.config import RunConfig
+from common.config import RunConfig, flags, key_of
 from common.layout import Layout
 from common.protocol import MIXED, SEPARATE, Identity, Losses, Order, ProtocolError, Update
 from common.seeding import draw_rows
@@ -115,7 +115,9 @@ def _config(context: Context) -> RunConfig:
 
 @lru_cache(maxsize=8)
 def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
-    return RunConfig.from_mapping(dict(items))
+    # A server that is newer than this node may have more keys; those that a node needs it has.
+    known = {key_of(item) for item in flags()}
+    return RunConfig.from_mapping({key: value for key, value in items if key in known})
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common import console, flower141, stock
 from common.console import say
-from common.endpoint import check_insecure, parse_address, readable
+from common.endpoint import check_authority, check_insecure, parse_address, readable
 from common.errors import InputError
 
 
@@ -63,7 +63,7 @@ def _check_security(arguments: argparse.Namespace, host: str) -> None:
     elif arguments.ca is None:
         raise InputError("give --ca, the certificate of the server's CA, or --insecure to try it on this machine")
     else:
-        readable(arguments.ca, "--ca")
+        check_authority(arguments.ca, "--ca")
     if arguments.key:
         readable(arguments.key, "--key")
 

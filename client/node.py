@@ -57,16 +57,16 @@ class Node:
         """Connect, serve, and reconnect for ever, waiting a little longer after every failure in a row."""
         failures = 0
         while not self._stop.is_set():
-            connection = self._connect()
+            connection, known = self._connect(), False
             try:
                 node_id = connection.activate()
                 self._say(f"connected as node {node_id}")
-                failures = 0
+                failures, known = 0, True
                 self._serve_connected(connection)
             except Unreachable as error:
                 self._say(f"the server cannot be reached: {error}")
             except Refused as error:
-                self._say(_remedy(error))
+                self._say(_remedy(error, known=known))
             finally:
                 connection.close(unregister=not self._keyed)
             wait = backoff(failures, random.random())
@@ -162,7 +162,10 @@ class _Heartbeat:
                 return
 
 
-def _remedy(error: Refused) -> str:
+def _remedy(error: Refused, *, known: bool) -> str:
+    if error.gone and not known:
+        # Flower refuses what was signed more than 5 s ahead of its clock, or 305 s behind.
+        return f"the server does not take this node's signature ({error}); is this device's clock right?"
     if error.gone:
         return "the server does not know this node (it was restarted, or the key was revoked); connecting again"
     return (

@@ -6,6 +6,7 @@ The same keys stand in an experiment file, in ``--set``, in Flower's run-config 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,8 @@ AUTO = "auto"
 # Other answers to the same problem, each with a training of its own; the first four all read the same chains.
 NEIGHBOURS = ("fedavgm", "fedadam", "fedrep", "ifca")
 STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
+# YAML takes these for words, unless they have both a dot and a sign: 1e-3, 2.5e3.
+_POWER_OF_TEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,4}")
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 
@@ -170,6 +173,8 @@ def _typed(item: Field[Any], value: object) -> Any:
             return value
         raise InputError(f"{key} must be a whole number{_bounds(item)}, got {shown(value)}")
     if isinstance(default, float):
+        if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
+            value = float(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e308:
             return float(value)
         raise InputError(f"{key} must be a number{_bounds(item)}, got {shown(value)}")
@@ -236,4 +241,6 @@ def _instant(text: str) -> datetime:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise InputError(f"clock-start must be a time such as 2026-03-27T12:00, got {shown(text)}") from error
+    if not 1900 <= instant.year <= 2900:
+        raise InputError(f"clock-start must be in the years 1900 to 2900, got {shown(text)}")
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

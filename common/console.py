@@ -65,3 +65,9 @@ def run(command: Callable[[], int], name: str, *, verbose: bool = False) -> int:
             traceback.print_exc()
         say(f"{name}: {error}")
         return 2 if isinstance(error, InputError) else 1
+    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        # A path that somebody gave; which one is in the error, whichever option it came by.
+        if verbose or not error.filename:
+            raise
+        say(f"{name}: {error.filename}: {error.strerror}; give a path that can be used")
+        return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from pathlib import Path
 
 from common.errors import InputError
@@ -41,3 +42,21 @@ def readable(path: Path, flag: str) -> Path:
             return path
     except OSError as error:
         raise InputError(f"{flag} {path}: {error.strerror}") from error
+
+
+def check_authority(path: Path, flag: str) -> None:
+    """Refuse a file that is not a certificate to trust others by."""
+    try:
+        ssl.create_default_context(cafile=readable(path, flag))
+    except ssl.SSLError as error:
+        raise InputError(f"{flag} {path} is not a certificate (PEM)") from error
+
+
+def check_pair(cert: Path, key: Path) -> None:
+    """Refuse a certificate and a private key that do not belong together."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            readable(cert, "--tls-cert"), readable(key, "--tls-key"), password=""
+        )
+    except ssl.SSLError as error:
+        raise InputError(f"--tls-cert {cert} and --tls-key {key} are not a certificate and its key (PEM)") from error

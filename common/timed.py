@@ -33,7 +33,8 @@ class TimedFolder:
             folder.blocks,
             folder.clients,
         )
-        self._samples: dict[int, Samples | None] = {}
+        # With the file's time and size: a device writes it anew as samples come.
+        self._samples: dict[int, tuple[tuple[int, int], Samples]] = {}
         self._rows: dict[int, tuple[datetime, tuple[Rows, ...]]] = {}
 
     def shard(self, client: int, block: int) -> Shard:
@@ -47,13 +48,18 @@ class TimedFolder:
         return self._folder.test(block)
 
     def _read(self, client: int) -> Samples | None:
-        if client not in self._samples:
-            path = shard_path(self._folder.folder, client, 0).with_name(FILE)
-            samples = read_samples(path) if path.exists() else None
-            if samples is not None:
-                self._folder.check_fit(samples.x, samples.y, path)
-            self._samples[client] = samples
-        return self._samples[client]
+        path = shard_path(self._folder.folder, client, 0).with_name(FILE)
+        if not path.exists():
+            return None
+        status = path.stat()
+        stamp = status.st_mtime_ns, status.st_size
+        known = self._samples.get(client)
+        if known is None or known[0] != stamp:
+            samples = read_samples(path)
+            self._folder.check_fit(samples.x, samples.y, path)
+            known = self._samples[client] = stamp, samples
+            self._rows.pop(client, None)
+        return known[1]
 
     def _cut(self, client: int, samples: Samples) -> tuple[Rows, ...]:
         latest = datetime.fromtimestamp(int(samples.t.max(initial=0)), UTC)

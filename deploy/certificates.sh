@@ -22,15 +22,23 @@ for name in "$@"; do
     esac
 done
 
-if [ ! -f "$dir/ca.key" ]; then
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -days 3650 -subj "/CN=Perennial CA" \
-        -addext "basicConstraints=critical,CA:TRUE,pathlen:0" -addext "keyUsage=critical,keyCertSign,cRLSign" \
-        -keyout "$dir/ca.key" -out "$dir/ca.crt" 2>/dev/null
+if [ -f "$dir/ca.crt" ] && [ ! -f "$dir/ca.key" ]; then
+    echo "$0: $dir/ca.crt is there, but not $dir/ca.key, which signs: put it back to renew the server's certificate" >&2
+    exit 2
 fi
-
+# openssl tells its progress on standard error; what it says counts only where it fails.
+log=$(mktemp)
 extensions=$(mktemp)
 request=$(mktemp)
-trap 'rm -f "$extensions" "$request"' EXIT
+trap 'rm -f "$log" "$extensions" "$request"' EXIT
+quietly() { "$@" 2> "$log" || { cat "$log" >&2; exit 1; }; }
+
+if [ ! -f "$dir/ca.key" ]; then
+    quietly openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -days 3650 -subj "/CN=Perennial CA" \
+        -addext "basicConstraints=critical,CA:TRUE,pathlen:0" -addext "keyUsage=critical,keyCertSign,cRLSign" \
+        -keyout "$dir/ca.key" -out "$dir/ca.crt"
+fi
+
 cat > "$extensions" <<EXTENSIONS
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
@@ -38,9 +46,9 @@ extendedKeyUsage = serverAuth
 authorityKeyIdentifier = keyid
 subjectAltName = $names
 EXTENSIONS
-openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" \
-    -keyout "$dir/server.key" -out "$request" 2>/dev/null
-openssl x509 -req -in "$request" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" -days 397 -extfile "$extensions" \
-    -set_serial "0x$(openssl rand -hex 16)" -out "$dir/server.crt" 2>/dev/null
+quietly openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" \
+    -keyout "$dir/server.key" -out "$request"
+quietly openssl x509 -req -in "$request" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" -days 397 -extfile "$extensions" \
+    -set_serial "0x$(openssl rand -hex 16)" -out "$dir/server.crt"
 chmod 644 "$dir/ca.crt" "$dir/server.crt"
 echo "$dir: server.crt for $names, until $(openssl x509 -in "$dir/server.crt" -noout -enddate | cut -d= -f2)"

@@ -13,7 +13,7 @@ from pathlib import Path
 from common import console, flower141
 from common.config import RunConfig
 from common.console import say
-from common.endpoint import check_insecure, readable
+from common.endpoint import check_insecure, check_pair
 from common.errors import InputError
 from server import options
 
@@ -71,8 +71,7 @@ def _check_listener(arguments: argparse.Namespace) -> None:
             "give --tls-cert and --tls-key (deploy/certificates.sh makes them), or --insecure to try it on this machine"
         )
     else:
-        readable(arguments.tls_cert, "--tls-cert")
-        readable(arguments.tls_key, "--tls-key")
+        check_pair(arguments.tls_cert, arguments.tls_key)
 
 
 def _refuse_to_lose(output: Path) -> None:

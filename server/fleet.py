@@ -20,8 +20,8 @@ from common.seeding import generator
 LOG = logging.getLogger("perennial")
 _QUERY_TIMEOUT = 30.0
 _POLL = 0.05
-# Seconds after which a missing answer is silence, and the longest rest after it, in units of the time waited.
-_SLOW, _LONGEST_REST = 1.0, 32
+# A node that was not taken is asked again after at least so many seconds, then twice as long, at most so often.
+_REST, _DOUBLINGS = 1.0, 6
 
 
 @dataclass
@@ -53,15 +53,25 @@ class Quarantine:
         return self.until.get(host, 0) >= server_round
 
 
+@dataclass(frozen=True)
+class _Rest:
+    """Why a node was not taken the last time ('': it was silent), how often, and until when it is left alone."""
+
+    problem: str
+    times: int
+    until: float
+
+
 class Fleet:
-    """Asks every node that appears for its identity, once, and samples cohorts of clients."""
+    """Asks every node that appears for its identity, and samples cohorts of clients.
+
+    A node that is refused, or says nothing sensible, is asked again after a rest: somebody may have mended it.
+    """
 
     def __init__(self, config: RunConfig, blocks: int) -> None:
         self._config, self._blocks = config, blocks
         self._nodes: dict[int, Identity] = {}
-        self._refused: set[int] = set()
-        # Nodes that took long to say nothing: how often, and when to ask again.
-        self._silent: dict[int, tuple[int, float]] = {}
+        self._resting: dict[int, _Rest] = {}
         self._hosts: dict[int, int] = {}
         # The sorted clients that may be drawn, kept until nodes come, go or sit out: a round must not cost by the
         # clients that exist.
@@ -90,22 +100,21 @@ class Fleet:
 
     def refresh(self, grid: Grid) -> None:
         """Forget nodes that left, and ask those that came; a client belongs to the node that claimed it first."""
-        online = set(grid.get_node_ids())
-        if online == self._nodes.keys() | self._refused:
-            return
+        online, now = set(grid.get_node_ids()), time.monotonic()
+        left = self._nodes.keys() - online
         # A client's node that left may be back under another id, refused until now because of its old one.
-        self._refused = self._refused & online if self._nodes.keys() <= online else set()
+        resting = {node for node, rest in self._resting.items() if now < rest.until and not (left and rest.problem)}
+        unknown = sorted(online - self._nodes.keys() - resting)
+        if not left and not unknown:
+            return
         self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
-        self._silent = {node: since for node, since in self._silent.items() if node in online}
-        now = time.monotonic()
-        resting = {node for node, (_, until) in self._silent.items() if now < until}
-        unknown = sorted(online - self._nodes.keys() - self._refused - resting)
+        self._resting = {node: rest for node, rest in self._resting.items() if node in online}
         for node, identity in sorted(self._ask(grid, unknown), key=_by_client):
             if problem := self._problem(identity):
-                LOG.warning("node %d is refused: %s", node, problem)
-                self._refused.add(node)
+                self._refuse(node, problem)
             else:
                 self._nodes[node] = identity
+                self._resting.pop(node, None)
         self._hosts = {client: node for node, identity in self._nodes.items() for client in identity.clients}
         self._held = None
 
@@ -126,8 +135,9 @@ class Fleet:
         return {node: tuple(hosted) for node, hosted in by_node.items()}
 
     def held(self, server_round: int) -> tuple[int, ...]:
-        """Return the nodes that sit out."""
-        return tuple(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
+        """Return the nodes that sit out; none where nobody would be left, since the round would then never end."""
+        held = tuple(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
+        return held if len(held) < len(self._nodes) else ()
 
     def largest(self) -> int:
         """Return the most clients that a node hosts."""
@@ -145,6 +155,15 @@ class Fleet:
             return f"its shards cover {identity.blocks} blocks, the run has {self._blocks}"
         return ""
 
+    def _refuse(self, node: int, problem: str, took: float = 0.0) -> None:
+        """Let a node rest, the longer the more time it costs; say why, unless that was said the last time."""
+        last = self._resting.get(node)
+        times = last.times if last else 0
+        if problem and (last is None or last.problem != problem):
+            LOG.warning("node %d is refused: %s", node, problem)
+        rest = max(_REST, took) * 2 ** min(times, _DOUBLINGS)
+        self._resting[node] = _Rest(problem, times + 1, time.monotonic() + rest)
+
     def _ask(self, grid: Grid, nodes: Sequence[int]) -> Iterable[tuple[int, Identity]]:
         asked = [Message(protocol.write_query(), node, MessageType.QUERY, ttl=_QUERY_TIMEOUT) for node in nodes]
         start = time.monotonic()
@@ -157,21 +176,17 @@ class Fleet:
             if node is None:
                 continue
             if reply.has_error():
-                LOG.warning("node %d did not say who it is: %s", node, (reply.error.reason or "")[-300:])
+                self._refuse(node, f"it did not say who it is: {(reply.error.reason or '')[-300:]}", took)
                 continue
             try:
                 identity = protocol.read_identity(reply.content)
             except ProtocolError as error:
-                LOG.warning("node %d is refused: %s", node, error)
-                self._refused.add(node)
+                self._refuse(node, str(error))
             else:
-                self._silent.pop(node, None)
                 yield node, Identity(tuple(sorted(identity.clients)), identity.blocks)
-        if took > _SLOW:
+        for node in node_of.values():
             # A node that never answers would cost every round the whole timeout.
-            for node in node_of.values():
-                times, _ = self._silent.get(node, (0, 0.0))
-                self._silent[node] = times + 1, start + took * (1 + min(2**times, _LONGEST_REST))
+            self._refuse(node, "", took)
 
 
 def _by_client(pair: tuple[int, Identity]) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import httpx
 from common import console
 from common.config import RunConfig
 from common.console import say
-from common.endpoint import check_insecure, parse_address, readable
+from common.endpoint import check_authority, check_insecure, parse_address
 from common.errors import InputError, RunError
 from common.stock import command, environment, free_port
 from server.forward import Forward
@@ -46,6 +46,8 @@ def serve(config: RunConfig, arguments: argparse.Namespace) -> int:
 def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     if not arguments.insecure and not arguments.tls_ca:
         raise InputError("the stock runtime needs --tls-ca beside --tls-cert: Flower's processes check the certificate")
+    if arguments.tls_ca:
+        check_authority(arguments.tls_ca, "--tls-ca")
     if arguments.resume and any((Path(config.output) / "checkpoint").glob("*")):
         raise InputError(f"--resume of {config.output} needs the quick runtime; Flower's own starts every run anew")
     home = arguments.state_dir.absolute() / "flwr"
@@ -77,10 +79,11 @@ def attach(config: RunConfig, arguments: argparse.Namespace) -> int:
     elif not arguments.tls_ca:
         raise InputError("--attach needs --tls-ca, or --insecure for a SuperLink without TLS on this machine")
     state = arguments.state_dir.absolute()
-    ca = readable(arguments.tls_ca, "--tls-ca") if arguments.tls_ca else None
+    if arguments.tls_ca:
+        check_authority(arguments.tls_ca, "--tls-ca")
     signals = console.Signals("stopping the run", interrupt=True)
     try:
-        return Flower(state / "flwr", arguments.attach, ca).run(config, state / "app")
+        return Flower(state / "flwr", arguments.attach, arguments.tls_ca).run(config, state / "app")
     except KeyboardInterrupt:
         return signals.exit_code()
 
@@ -157,8 +160,14 @@ def _superlink(arguments: argparse.Namespace, home: Path, port: int) -> Iterator
     if arguments.insecure:
         line += ["--insecure"]
     else:
-        line += ["--ssl-ca-certfile", str(arguments.tls_ca), "--ssl-certfile", str(arguments.tls_cert)]
-        line += ["--ssl-keyfile", str(arguments.tls_key)]
+        # Absolute, since it starts in a folder of its own.
+        line += ["--ssl-ca-certfile", str(arguments.tls_ca.absolute())]
+        line += [
+            "--ssl-certfile",
+            str(arguments.tls_cert.absolute()),
+            "--ssl-keyfile",
+            str(arguments.tls_key.absolute()),
+        ]
         line += [] if arguments.any_node else ["--enable-supernode-auth"]
     log = (home / "superlink.log").open("ab")
     process = subprocess.Popen(

@@ -17,6 +17,7 @@ from server.evaluate import Right
 from server.folder import RunFolder
 from server.progress import TerminalProgress
 from server.run import Run, prepare, train
+from simulation import places
 from simulation.experiment import Experiment
 
 
@@ -34,6 +35,7 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
         for runs in waiting:
             _refuse_to_lose(runs, resume=resume)
     if waiting:
+        places.folder(experiment.output)
         _run_passes(waiting, resume=resume, verbose=verbose)
     return [run.folder.path for runs in passes for run in runs]
 

@@ -122,7 +122,7 @@ class LinkGrid(Grid):
         return reply
 
     def _lost(self, orders: Iterable[str]) -> list[Message]:
-        """Return an error for every order whose node has been offline since: an order is handed out once only."""
+        """Return an error for every order whose node was offline, or has been since: it is handed out once only."""
         if time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return []
         self._looked = time.monotonic()
@@ -131,7 +131,7 @@ class LinkGrid(Grid):
         lost = [
             order_id
             for order_id, one in sent.items()
-            if online.get(one.order.metadata.dst_node_id, "") != one.online_since
+            if not one.online_since or online.get(one.order.metadata.dst_node_id) != one.online_since
         ]
         reason = "the node went offline before it had answered"
         return [self._failed(order_id, ErrorCode.NODE_UNAVAILABLE, reason) for order_id in lost]

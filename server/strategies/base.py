@@ -196,7 +196,7 @@ class BlockCyclic(Strategy):
                     f"{problem}, {attempt} times in a row; are the clients well, or min-replies {bound:g} too high?"
                 )
             LOG.warning("%s; the round is repeated", problem)
-            time.sleep(min(0.05 * 2**attempt, 10.0))
+            time.sleep(min(0.05 * 2 ** min(attempt, 8), 10.0))
             self.fleet.gather(self._grid, 1)
             exchange = again(attempt)
             replies = self._grid.send_and_receive(exchange.send(), timeout=self.config.round_timeout)

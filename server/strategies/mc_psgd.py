@@ -26,6 +26,22 @@ class MCPSGD(BlockCyclic):
     chains = (MIXED, SEPARATE)
     _vote: Exchange[Losses] | None = None
 
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        pending = self.state.pending
+        if pending is not None and (self._next is None or self._next.block != pending.slot.block):
+            self._settle(pending, grid)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def _settle(self, pending: RoundRecord, grid: Grid) -> None:
+        """Vote on the last round of a run that goes on in another block: the clock went on without it."""
+        self._grid = grid
+        self.fleet.refresh(grid)
+        vote = self._loss_exchange(pending.slot, 0)
+        replies = grid.send_and_receive(vote.send(), timeout=self.config.round_timeout)
+        self._decide(pending, vote, replies)
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -34,17 +50,20 @@ class MCPSGD(BlockCyclic):
         self._vote = None
         if self._next is not None and self._next.block == self.state.slot.block:
             return []
+        # A node that has died since the round began would be waited for.
+        self.fleet.refresh(grid)
         self._vote = self._loss_exchange(self.state.slot, 0)
         return self._vote.send()
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         if self._vote is not None:
-            record = self.state.pending
-            assert record is not None
-            slot = record.slot
-            answered, record = self._until_enough(record, self._vote, replies, lambda n: self._loss_exchange(slot, n))
-            self._resolve(record, list(answered.replies.values()))
+            assert self.state.pending is not None
+            self._decide(self.state.pending, self._vote, replies)
         return super().aggregate_evaluate(server_round, replies)
+
+    def _decide(self, pending: RoundRecord, vote: Exchange[Losses], replies: Iterable[Message]) -> None:
+        answered, record = self._until_enough(pending, vote, replies, lambda n: self._loss_exchange(pending.slot, n))
+        self._resolve(record, list(answered.replies.values()))
 
     def _advance(self, record: RoundRecord, models: Mapping[str, Vector], judged: Sequence[Losses]) -> None:
         if self.state.pending is not None:

@@ -71,6 +71,13 @@ def test_a_query_is_answered_with_clients_and_blocks(ask: Ask) -> None:
     assert protocol.read_identity(ask(protocol.write_query(), "query")) == Identity((0, 1, 2), 2)
 
 
+def test_a_node_serves_a_server_that_has_newer_keys(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "data", DATA)
+    config = {**RunConfig(model="linear").to_mapping(), "of-next-year": 5}
+    context = Context(1, 5, {"data": str(folder)}, RecordDict(), config)
+    assert not app(Message(protocol.write_query(), 5, "query"), context).has_error()
+
+
 def test_a_whole_shard_step_is_the_gradients(ask: Ask) -> None:
     update = trained(ask, an_order(clients=(1,), block=1), mixed=SOME)
     assert np.abs(as_reference(update.models["mixed"]) - step(SOME, 1, 1, 0.5)).max() < 1e-6

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,12 +99,23 @@ def test_a_value_out_of_range_is_refused_with_key_bound_and_value(key: str, valu
         RunConfig.from_mapping({key: value})
 
 
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("2.5e2", 250.0), (".5E+1", 5.0)])
+def test_a_number_in_powers_of_ten_is_one_though_yaml_says_text(text: str, value: float) -> None:
+    assert RunConfig.from_mapping({"lr-mixed": yaml.safe_load(text)}).lr_mixed == value
+
+
+@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31T12:00"])
+def test_a_simulated_clock_starts_in_our_time(text: str) -> None:
+    with pytest.raises(InputError, match="clock-start must be in the years 1900 to 2900"):
+        RunConfig(clock="a: 00:00-12:00, b: 12:00-24:00", clock_start=text)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("clients", "20"), ("clients", 20.0), ("clients", True), ("clients", None), ("clients", [1]),
         ("clients", AUTO), ("decay", "0.5"), ("decay", True), ("decay", math.nan), ("decay", math.inf),
-        ("lr-mixed", math.inf), ("lr-mixed", math.nan), ("lr-mixed", 10**400), ("shuffled", 1),
+        ("lr-mixed", math.inf), ("lr-mixed", math.nan), ("lr-mixed", 10**400), ("lr-mixed", "1e999"), ("shuffled", 1),
         ("shuffled", "true"), ("data", 5), ("data", None), ("seed", 2**63), ("seed", 1.5),
     ],
 )  # fmt: skip

@@ -53,6 +53,15 @@ def test_old_samples_are_not_used(folder: Path) -> None:
     assert timed(folder, 1, hour=25).shard(4, 0).rows.tolist() == []
 
 
+def test_samples_that_come_later_are_seen(folder: Path) -> None:
+    shards = timed(folder, 0)
+    assert len(shards.shard(4, 0).rows) == 2
+    path = folder / "client-00004" / "timestamps.npz"
+    np.savez(path, x=np.zeros((4, 2), np.float32), y=np.zeros(4, np.int64), t=np.full(4, NOON))
+    assert shards.shard(4, 0).rows.tolist() == [0, 1, 2, 3]
+    assert shards.shard(4, 1).rows.tolist() == []
+
+
 def test_a_client_with_block_files_keeps_them(folder: Path) -> None:
     assert [len(timed(folder, 1).shard(7, block).rows) for block in range(2)] == [1, 2]
 

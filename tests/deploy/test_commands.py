@@ -85,19 +85,55 @@ def test_the_client_says_at_once_that_a_folder_holds_no_shards(
     assert "manifest.json" in said
 
 
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a CA and a server's certificate."""
+    folder = tmp_path_factory.mktemp("tls")
+    script = Path(__file__).parents[2] / "deploy" / "certificates.sh"
+    subprocess.run([script, folder, "server.example"], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
 def test_the_client_refuses_a_key_that_is_none(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shards: Path, tls: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "key").write_text("no key\n")
-    arguments = ("--server", "127.0.0.1:1", "--data", shards, "--ca", tmp_path / "key", "--key", tmp_path / "key")
+    arguments = ("--server", "127.0.0.1:1", "--data", shards, "--ca", tls / "ca.crt", "--key", tmp_path / "key")
     assert "deploy/node-key.sh" in refused(capsys, client_cli.main, *arguments)
+
+
+def test_the_client_refuses_a_certificate_that_is_none(
+    shards: Path, tls: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(
+        capsys, client_cli.main, "--server", "127.0.0.1:1", "--data", shards, "--ca", shards / "manifest.json"
+    )
+    assert "manifest.json is not a certificate" in said
+    arguments = ("--runtime", "stock", "--tls-cert", tls / "server.crt", "--tls-key", tls / "server.key")
+    said = refused(capsys, server_cli.main, *arguments, "--tls-ca", shards / "manifest.json")
+    assert "--tls-ca" in said
+
+
+def test_the_server_refuses_a_certificate_without_its_key(tls: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("ca.key", "server.crt"):
+        said = refused(capsys, server_cli.main, "--tls-cert", tls / "server.crt", "--tls-key", tls / key)
+        assert "are not a certificate and its key" in said
+
+
+@pytest.mark.parametrize("option", ["--output", "--state-dir"])
+def test_a_folder_that_cannot_be_made_is_one_line(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    arguments = ("--insecure", "--port", "0", "--shape", "4", "--classes", "2", option, tmp_path / "file" / "x")
+    assert "file/x" in refused(capsys, server_cli.main, *arguments)
 
 
 @pytest.mark.parametrize("missing", ["--ca", "--key"])
 def test_the_client_names_a_file_that_is_missing(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
+    shards: Path, tls: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
-    here = {"--ca": shards / "manifest.json", "--key": shards / "manifest.json", missing: tmp_path / "gone"}
+    here = {"--ca": tls / "ca.crt", "--key": shards / "manifest.json", missing: tmp_path / "gone"}
     arguments = [part for pair in here.items() for part in pair]
     assert "gone" in refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--data", shards, *arguments)
 

@@ -158,6 +158,17 @@ def test_renewing_the_certificate_keeps_the_ca(tmp_path: Path) -> None:
     subprocess.run(verify, check=True, stdout=subprocess.DEVNULL)
 
 
+def test_a_ca_whose_key_lies_elsewhere_is_not_replaced(tmp_path: Path) -> None:
+    command = [DEPLOY / "certificates.sh", tmp_path, "server.example"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (tmp_path / "ca.key").rename(tmp_path / "elsewhere")
+    before = (tmp_path / "ca.crt").read_bytes(), (tmp_path / "server.crt").read_bytes()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "put it back to renew" in done.stderr
+    assert ((tmp_path / "ca.crt").read_bytes(), (tmp_path / "server.crt").read_bytes()) == before
+
+
 @pytest.mark.parametrize("path", ["README.md", "docs/deploy.md"])
 def test_every_command_line_in_the_docs_is_taken_by_its_parser(path: str) -> None:
     text = DEPLOY.parent / path

@@ -166,6 +166,14 @@ def test_an_order_is_lost_when_its_node_goes_offline(
     assert len(link.state.object_store) == 0  # type: ignore[arg-type]
 
 
+def test_an_order_to_a_node_that_is_offline_already_is_lost_at_once(link: Link, run: LinkRun, connect: Connect) -> None:
+    device = Device(link, connect)
+    link.state.deactivate_node(device.node)
+    (sent,) = run.grid.push_messages([order(device.node)])
+    (reply,) = wait_for_reply(run, sent)
+    assert reply.error.code == 5
+
+
 def wait_for_reply(run: LinkRun, sent: str) -> list[Message]:
     deadline = time.monotonic() + 10
     while not (replies := list(run.grid.pull_messages([sent]))):

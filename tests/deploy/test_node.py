@@ -131,6 +131,20 @@ def test_an_order_that_is_withdrawn_costs_nothing_but_the_order() -> None:
     assert len(server.replies) == 1
 
 
+def test_a_node_whose_signature_is_not_taken_is_told_to_look_at_its_clock() -> None:
+    server = Server()
+    answers = iter([Refused("HTTP 401", gone=True)])
+
+    def activate() -> int:
+        for refusal in answers:
+            raise refusal
+        return 7
+
+    server.activate = activate  # type: ignore[method-assign]
+    serve(server)
+    assert "is this device's clock right?" in server.said[0]
+
+
 def test_a_node_that_is_refused_asks_again_for_ever() -> None:
     server = Server()
     refusals = iter(range(20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
@@ -17,11 +18,12 @@ from common import protocol
 from common.config import RunConfig, schedule_of
 from common.layout import Layout
 from common.protocol import Identity, Losses, Order, Update
+from common.schedule import Schedule
 from server.fleet import Fleet
 from server.psgd import SEPARATE, Chains, Predictors
 from server.readers import reader_of
 from server.state import RoundRecord, State
-from server.strategies import BlockCyclic, strategy_for
+from server.strategies import BlockCyclic, ScheduleOver, strategy_for
 
 LAYOUT = Layout(("w",), ((2,),))
 # An .npy header and two float32.
@@ -146,19 +148,20 @@ def run_strategy(flower_identity: None, monkeypatch: pytest.MonkeyPatch) -> Call
     """Run a strategy through Flower's own loop on a fake grid, from the zero model or from a state."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
-    def run(grid: FakeGrid, state: State | None = None, **keys: Any) -> Outcome:
+    def run(grid: FakeGrid, state: State | None = None, schedule: Schedule | None = None, **keys: Any) -> Outcome:
         options = {"blocks": 2, "cycles": 2, "rounds_per_block": 2, "averaging": "mean", "node_timeout": 0.01}
         config = RunConfig(**{**options, **keys})
         reader = reader_of(config)
         kind = strategy_for([reader])
         chains = Chains.start(model(0), config.blocks if SEPARATE in kind.chains else 0)
         start = state or State(None, chains, (Predictors.start(model(0), config.blocks),))
-        schedule, fleet, watcher = schedule_of(config), Fleet(config, config.blocks), Watcher()
+        schedule = schedule or schedule_of(config)
+        fleet, watcher = Fleet(config, config.blocks), Watcher()
         fleet.gather(grid, 1)
         strategy = kind(config, schedule, LAYOUT, [reader], start, fleet, watcher)
-        assert schedule.total_rounds is not None
-        rounds = schedule.total_rounds - (start.slot.server_round if start.slot else 0)
-        strategy.start(grid, ArrayRecord(), rounds, 1.0)
+        rounds = (schedule.total_rounds or 1000) - (start.slot.server_round if start.slot else 0)
+        with suppress(ScheduleOver):
+            strategy.start(grid, ArrayRecord(), rounds, 1.0)
         return Outcome(strategy, watcher)
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -101,14 +102,39 @@ def test_a_node_whose_shards_cover_too_few_blocks_is_refused() -> None:
     assert grid.queries == [5, 9]
 
 
-def test_a_node_that_answers_nonsense_is_refused_and_one_that_errs_is_asked_again() -> None:
+def test_a_node_that_is_not_taken_is_asked_again_after_ever_longer_rests(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
     grid = odd_grid({5: (0,), 7: (1,), 9: (2,)}, {7: protocol.write_query(), 9: Error(2, "starting")})
     fleet = a_fleet(grid)
+    asked = []
+    for _ in range(40):
+        now += 0.5
+        del grid.queries[:]
+        fleet.refresh(grid)
+        if grid.queries:
+            asked.append(now - 1000)
+            assert grid.queries == [7, 9]
+    assert asked == [1, 3, 7, 15]
     assert fleet.cohort(1, 0) == {5: (0,)}
+    assert len(caplog.records) == 2
     grid.odd = {}
+    now += 100
     fleet.refresh(grid)
-    assert fleet.cohort(1, 0) == {5: (0,), 9: (2,)}
-    assert grid.queries == [5, 7, 9, 9]
+    assert fleet.cohort(1, 0) == {5: (0,), 7: (1,), 9: (2,)}
+
+
+def test_quarantine_does_not_leave_a_run_without_anybody() -> None:
+    fleet = a_fleet(FakeGrid({5: (0,), 9: (1,)}), quarantine_after=1, quarantine_rounds=10)
+    fleet.quarantine.reject(0, 1)
+    assert fleet.held(2) == (5,)
+    assert fleet.cohort(2, 0) == {9: (1,)}
+    fleet.quarantine.reject(1, 2)
+    assert fleet.held(2) == ()
+    assert fleet.cohort(2, 0) == {5: (0,), 9: (1,)}
 
 
 def test_a_cohort_is_a_fraction_of_the_clients_and_repeats_from_seed_and_round() -> None:

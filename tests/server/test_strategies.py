@@ -13,7 +13,8 @@ from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricReco
 from common import protocol
 from common.config import RunConfig
 from common.errors import RunError
-from common.protocol import Losses, Update
+from common.protocol import Losses, Order, Update
+from common.schedule import Slot
 from server.psgd import SEPARATE
 from server.readers import Reader, reader_of
 from server.strategies import MCPSGD, MMPSGD, FedAvg, strategy_for
@@ -304,3 +305,39 @@ def test_a_strategy_goes_on_from_any_state_as_if_never_stopped(run_strategy: Run
         folded = number - (state.pending is not None)
         assert rest.watcher.records == whole.watcher.records[folded:]
     assert any(state.pending is not None for state in whole.watcher.states)
+
+
+class Skipping:
+    """A clock that was in block 1 when the run went on, or past the end of it."""
+
+    names, blocks, total_rounds = ("day", "night"), 2, None
+
+    def __init__(self, *slots: Slot) -> None:
+        self._slots = list(slots)
+
+    def after(self, slot: Slot | None) -> Slot | None:
+        return self._slots.pop(0) if self._slots else None
+
+
+@pytest.mark.parametrize("slots", [(Slot(2, 0, 1, 0),), ()], ids=["another-block", "the-end"])
+def test_a_round_that_awaits_its_vote_is_judged_in_its_own_block_when_the_clock_went_on(
+    run_strategy: RunStrategy, slots: tuple[Slot, ...]
+) -> None:
+    def losses(order: Order, models: dict[str, float]) -> tuple[float, float]:
+        return (1.0, 2.0) if order.block == 0 else (2.0, 1.0)
+
+    state = run_strategy(a_grid(losses=losses)).watcher.states[0]
+    assert state.pending is not None
+    outcome = run_strategy(a_grid(losses=losses), state=state, schedule=Skipping(*slots))
+    assert [(record.slot.block, record.chosen) for record in outcome.watcher.records] == [
+        (0, "mixed"),
+        *((slot.block, "separate") for slot in slots),
+    ]
+    assert outcome.folded == (1, len(slots))
+    assert outcome.strategy.state.pending is None
+
+
+def test_a_round_may_be_repeated_for_days(run_strategy: RunStrategy) -> None:
+    grid = a_grid(sabotage=fails(set(FOUR), 1, times=1100))
+    outcome = run_strategy(grid, strategy="fedavg", round_attempts=0, quarantine_after=0)
+    assert outcome.watcher.records[0].attempts == 1101

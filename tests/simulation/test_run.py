@@ -71,3 +71,13 @@ def test_a_pass_that_was_killed_before_its_first_checkpoint_starts_again(trained
     leave("[fedavg, mm-psgd]", manifest=False, checkpoint_of="")
     run("[fedavg, mm-psgd]")
     assert trained == [["mm-psgd", "fedavg"]]
+
+
+def test_an_output_that_cannot_be_made_is_refused_before_anything_starts(trained: Passes) -> None:
+    Path("file").write_text("")
+    Path("file.yaml").write_text("strategy: fedavg\n")
+    with pytest.raises(InputError, match="file/x"):
+        running.run_experiment(
+            experiment.load(Path("file.yaml"), ["output=file/x"]), resume=False, overwrite=False, verbose=False
+        )
+    assert trained == []
