@@ -17,14 +17,18 @@ $(VENV)/simulation: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[simulation]'
 	touch $@
 
+$(VENV)/datasets: $(VENV)/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[simulation,datasets]'
+	touch $(VENV)/simulation $@
+
 $(VENV)/dev: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	touch $(VENV)/simulation $@
+	touch $(VENV)/simulation $(VENV)/datasets $@
 
 demo: $(VENV)/simulation ## FedAvg forgets, MM-PSGD and MC-PSGD do not: a table and runs/demo/report.html in a minute
 	$(BIN)/flower-simulation run simulation/experiments/demo.yaml --overwrite
 
-test: lint ## the gate: ruff, mypy --strict, and all tests
+test: lint ## the gate: ruff, mypy --strict, and the tests (all but the slow ones of test-deploy)
 	$(BIN)/pytest -q --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/dev ## ruff and mypy --strict
@@ -32,7 +36,7 @@ lint: $(VENV)/dev ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-paper: $(VENV)/simulation ## every figure and table of the paper on CIFAR-10, and the theorems (hours; goes on where it stopped)
+paper: $(VENV)/datasets ## every figure and table of the paper on CIFAR-10, and the theorems (hours; goes on where it stopped)
 	$(BIN)/python -m simulation.paper run
 	$(BIN)/python -m simulation.theory --output docs/results/theory
 	$(BIN)/python -m simulation.paper collect runs/paper --output docs/results --page docs/results.md
