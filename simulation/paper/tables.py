@@ -1,4 +1,4 @@
-"""The paper's claims beside what was measured, as Markdown. Accuracies are in %; of several seeds mean (least–most)."""
+"""The paper's claims beside what was measured, as Markdown. Accuracies are in %; of several seeds mean (least to most)."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _spread(values: Sequence[float], digits: int = 1) -> str:
     if not values or np.isnan(values).any():
         return MISSING
     mean = f"{np.mean(values):,.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):,.{digits}f}–{max(values):,.{digits}f})"
+    return mean if len(values) == 1 else f"{mean} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
 def _best(series: Series) -> float:

@@ -54,7 +54,7 @@ def test_the_table_of_figure_2_has_the_paper_beside_ours(figure2: list[Series]) 
     lines = tables.figure2(found(figure2=figure2)).splitlines()
     assert (
         lines[2]
-        == "| FedAvg, cyclic | does not converge, 56 to 59 | 32.0 (32.0–32.0) | 31.0 (31.0–31.0) | 30.0 to 32.0 |"
+        == "| FedAvg, cyclic | does not converge, 56 to 59 | 32.0 (32.0 to 32.0) | 31.0 (31.0 to 31.0) | 30.0 to 32.0 |"
     )
     assert len(lines) == 6
 
@@ -108,7 +108,7 @@ def test_collect_takes_the_folders_of_all_seeds(tmp_path: Path) -> None:
     results = tmp_path / "page.md"
     results.write_text("<!-- begin figure2 -->\n<!-- end figure2 -->\n")
     main(["collect", str(tmp_path), "--output", str(tmp_path / "out"), "--page", str(results)])
-    assert "| MM-PSGD | best 65 | 55.0 (50.0–60.0) |" in results.read_text()
+    assert "| MM-PSGD | best 65 | 55.0 (50.0 to 60.0) |" in results.read_text()
     assert "![figure2](out/figure2.png)" in results.read_text()
     assert (tmp_path / "out" / "figure2.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="is no folder of runs"):
