@@ -1,4 +1,4 @@
-"""The paper's claims beside what was measured, as Markdown. Accuracies are in %; of several seeds mean (least to most)."""
+"""The paper's claims beside what was measured, as Markdown. In %; of several seeds the mean, and least to most."""
 
 from __future__ import annotations
 
