@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -71,3 +72,7 @@ def run(command: Callable[[], int], name: str, *, verbose: bool = False) -> int:
             raise
         say(f"{name}: {error.filename}: {error.strerror}; give a path that can be used")
         return 2
+    except BrokenPipeError:
+        # Whoever read what is printed, `head` say, has seen enough; Python would complain once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
