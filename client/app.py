@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -32,10 +32,10 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the ordered clients on both chains from the models received, and judge those where asked."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes)
+    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes, node.threads)
     order = protocol.read_order(message.content)
     received = protocol.read_models(message.content, layout)
-    work = _work(order, node, config.selection_examples, judged=order.report_loss)
+    work, examples = _work(order, node, config.selection_examples, judged=order.report_loss)
     rates = {MIXED: order.lr_mixed, SEPARATE: order.lr_separate}
     results = engine.train([Chain(model, rates[chain]) for chain, model in received.items()], work)
     for chain, result in zip(received, results, strict=True):
@@ -44,7 +44,7 @@ def train(message: Message, context: Context) -> Message:
     update = Update(
         {chain: result.params for chain, result in zip(received, results, strict=True)},
         {chain: float(result.train_losses.mean()) for chain, result in zip(received, results, strict=True)},
-        _losses(order, node, work, losses if order.report_loss else {}),
+        Losses(len(work), examples, **(losses if order.report_loss else {})),
     )
     return Message(protocol.write_update(update, layout), reply_to=message)
 
@@ -53,19 +53,22 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the received models on the ordered clients' shards."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes)
+    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes, node.threads)
     order = protocol.read_loss_order(message.content)
     received = protocol.read_models(message.content, layout)
-    work = _work(order, node, config.selection_examples, judged=True)
+    work, examples = _work(order, node, config.selection_examples, judged=True)
     judged = engine.judge(list(received.values()), work)
     for chain, losses in zip(received, judged, strict=True):
         _check_finite(order, chain, work, losses)
     means = {chain: float(losses.mean()) for chain, losses in zip(received, judged, strict=True)}
-    return Message(protocol.write_losses(_losses(order, node, work, means)), reply_to=message)
+    return Message(protocol.write_losses(Losses(len(work), examples, **means)), reply_to=message)
 
 
-def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) -> list[Work]:
-    """Return each client's batches and judged rows, which depend on (seed, client, server-round) alone."""
+def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) -> tuple[list[Work], int]:
+    """Return each client's batches and judged rows, which depend on (seed, client, server-round) alone.
+
+    And how many examples the clients have: with a clock, the shards of the next minute may be others.
+    """
     if unknown := sorted(set(order.clients) - set(node.clients)):
         raise ProtocolError(f"client {unknown[0]} is not hosted here")
     if order.block >= node.shards.blocks:
@@ -86,12 +89,7 @@ def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) 
         sampled = judged and 0 < selection_examples < len(shard.rows)
         rows = shard.rows[pick] if sampled else shard.rows if judged else shard.rows[:0]
         work.append(Work(client, shard.x, shard.y, batches, rows))
-    return work
-
-
-def _losses(order: Order, node: Hosted, work: Sequence[Work], means: Mapping[str, float]) -> Losses:
-    examples = sum(len(node.shards.shard(one.client, order.block).rows) for one in work)
-    return Losses(len(work), examples, **means)
+    return work, sum(sizes)
 
 
 def _check_finite(
@@ -121,5 +119,6 @@ def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
 
 
 @lru_cache(maxsize=4)
-def _engine(name: str, model: str, shape: tuple[int, ...], classes: int) -> tuple[Engine, Layout]:
-    return engines.choose(name, models.build(model, shape, classes), shape), models.layout(model, shape, classes)
+def _engine(name: str, model: str, shape: tuple[int, ...], classes: int, threads: int) -> tuple[Engine, Layout]:
+    engine = engines.choose(name, models.build(model, shape, classes), shape, threads)
+    return engine, models.layout(model, shape, classes)

@@ -33,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="folder of shards")
     parser.add_argument("--ca", type=Path, metavar="FILE", help="certificate (PEM) of the CA that signed the server's")
     parser.add_argument("--key", type=Path, metavar="FILE", help="this node's private key (OpenSSH, ECDSA)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N",
+                        help="cores that a gateway spreads its clients over (default: 1)")  # fmt: skip
     parser.add_argument("--insecure", action="store_true", help="no TLS, on loopback only")
     parser.add_argument("--insecure-anywhere", action="store_true", help="no TLS, on any address")
     parser.add_argument("--runtime", choices=("quick", "stock"), default="quick",
@@ -46,6 +48,8 @@ def _main(arguments: argparse.Namespace) -> int:
     host, _ = parse_address(arguments.server)
     arguments.insecure |= arguments.insecure_anywhere
     _check_security(arguments, host)
+    if arguments.threads < 1:
+        raise InputError(f"--threads must be at least 1, got {arguments.threads}")
     _check_shards(arguments.data)
     if arguments.runtime == "quick" and not flower141.matches():
         say(f"flower-client: {flower141.mismatch()}")
@@ -73,6 +77,8 @@ def _check_shards(folder: Path) -> None:
     from common.shards import ShardFolder
 
     shards = ShardFolder(folder)
+    if not shards.clients:
+        raise InputError(f"{folder} holds no client: it is for a server; give a folder whose manifest lists clients")
     shards.check()
     shape = "x".join(map(str, shards.shape))
     say(f"{folder}: {len(shards.clients)} clients, {shards.blocks} blocks, {shards.classes} classes, examples {shape}")
@@ -90,7 +96,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     node = Node(
         lambda: Fleet(arguments.server, ca=arguments.ca, key=key),
         app,
-        {"data": str(arguments.data.absolute())},
+        {"data": str(arguments.data.absolute()), "threads": arguments.threads},
         stop=signals.stop,
         say=say,
         keyed=key is not None,
@@ -105,7 +111,8 @@ def _become_supernode(arguments: argparse.Namespace) -> None:
     line = [stock.command("flower-supernode"), "--superlink", arguments.server]
     line += ["--insecure"] if arguments.insecure else ["--root-certificates", str(arguments.ca)]
     line += ["--auth-supernode-private-key", str(arguments.key)] if arguments.key else []
-    line += ["--node-config", f'data="{arguments.data.absolute()}"', "--port", str(stock.free_port())]
+    line += ["--node-config", f'data="{arguments.data.absolute()}" threads={arguments.threads}']
+    line += ["--port", str(stock.free_port())]
     os.execve(line[0], line, stock.environment())
 
 

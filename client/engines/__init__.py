@@ -15,34 +15,36 @@ from client.engines.loop import LoopEngine
 from client.engines.native import NativeEngine
 from client.engines.network import Unsupported
 from client.engines.stacked import StackedEngine
+from common.config import AUTO, ENGINES
 from common.errors import InputError
 
-NAMES = ("auto", "loop", "stacked", "native")
 
+def choose(name: str, module: nn.Module, shape: tuple[int, ...], threads: int = 1) -> Engine:
+    """Return the engine called ``name``; ``auto`` is the fastest that trains ``module`` on examples of ``shape``.
 
-def choose(name: str, module: nn.Module, shape: tuple[int, ...]) -> Engine:
-    """Return the engine called ``name``; ``auto`` is the fastest that trains ``module`` on examples of ``shape``."""
-    if name == "auto":
-        return _fastest(module, shape)
+    threads: over which the native engine spreads its clients.
+    """
+    if name == AUTO:
+        return _fastest(module, shape, threads)
     if name == "loop":
         return LoopEngine(module)
     try:
         if name == "stacked":
             return _stacked(module, shape)
         if name == "native":
-            return NativeEngine(module, shape)
+            return NativeEngine(module, shape, threads)
     except Unsupported as error:
         raise InputError(f"engine {name} does not take this model: {error}; use engine auto") from error
     except NoCompiler as error:
         raise InputError(
             f"engine {name} cannot be built: {error}; install a C++ compiler or use engine auto"
         ) from error
-    raise InputError(f"engine must be one of {', '.join(NAMES)}, got {name!r}")
+    raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
 
 
-def _fastest(module: nn.Module, shape: tuple[int, ...]) -> Engine:
+def _fastest(module: nn.Module, shape: tuple[int, ...], threads: int) -> Engine:
     try:
-        return NativeEngine(module, shape)
+        return NativeEngine(module, shape, threads)
     except NoCompiler as error:
         _warn_once(f"native engine not available ({error}); using a slower one")
     except Unsupported:

@@ -32,7 +32,7 @@ class NoCompiler(RuntimeError):
 
 def library(header: str) -> Path:
     """Return the shared library for the network that ``header`` describes, compiled unless the cache has it."""
-    compiler = _compiler()
+    compiler = find()
     flags = _flags(compiler)
     parts = [header.encode(), *_sources(), " ".join(flags).encode(), _version(compiler).encode(), _cpu().encode()]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
@@ -55,7 +55,8 @@ def _sources() -> list[bytes]:
         raise NoCompiler(f"the kernels' sources are not here: {error}") from error
 
 
-def _compiler() -> str:
+def find() -> str:
+    """Return the C++ compiler's path: $CXX, else the first of the usual names."""
     wanted = os.environ.get("CXX")
     for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
         found = shutil.which(name)

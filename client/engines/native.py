@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class NativeEngine:
             raise ValueError(f"threads must be at least 1, got {threads}")
         layers = network.read(module, shape)
         self._shape, self._threads = shape, threads
-        self._library = ctypes.CDLL(str(compiler.library(network.header(layers))))
+        self._library = _load(compiler.library(network.header(layers)))
         self._size = int(self._library.perennial_parameters())
         assert self._size == sum(value.numel() for value in module.state_dict().values())
 
@@ -118,6 +119,15 @@ class NativeEngine:
         values += [_address(steps), iterations, batch, _address(judged), judged.size]
         assert len(values) == _FIELDS
         return values, [x, y, steps, judged]
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        # A damaged file is compiled anew next time; one that may not be executed is never taken.
+        path.unlink(missing_ok=True)
+        raise compiler.NoCompiler(f"{path} cannot be loaded: {error}") from error
 
 
 def _address(array: NDArray[Any]) -> int:

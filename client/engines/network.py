@@ -55,7 +55,8 @@ def read(module: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
         elif type(part) is not nn.Identity:
             raise Unsupported(f"layer {name} ({type(part).__name__}) has no native kernel here")
         now = layers[-1].writes if layers else now
-    _require(flat or now[1:] == (1, 1), "output", "is an image; end with Flatten and Linear")
+    # The last kernel writes channels alone: a flattened image would lose its place.
+    _require(now[1:] == (1, 1), "output", "is an image, or one that was flattened; end with Flatten and Linear")
     _require(any(layer.kind in ("Conv", "Linear") for layer in layers), "network", "has no parameters")
     return layers
 
@@ -64,23 +65,29 @@ def header(layers: list[Layer]) -> str:
     """Return the C++ types of the network; an activation has the border that its reader's padding asks for."""
     borders = [layer.padding if layer.kind == "Conv" else (0, 0) for layer in layers] + [(0, 0)]
     boxes = [_box(layer.reads, border) for layer, border in zip(layers, borders, strict=False)]
-    boxes.append(_box((prod(layers[-1].writes), 1, 1), (0, 0)))
+    boxes.append(_box(layers[-1].writes, (0, 0)))
     kinds = ",\n    ".join(_type(layer, *boxes[at : at + 2]) for at, layer in enumerate(layers))
     return f"#pragma once\nusing Layers = std::tuple<\n    {kinds}>;\nusing Output = {boxes[-1]};\n"
 
 
 def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    name = prefix or "network"
+    _require(not _is_hooked(module), name, "has hooks or parametrizations")
     if type(module) is nn.Sequential:
         # Not named_children(), which leaves out a module that stands there a second time.
         for name, child in module._modules.items():
             assert child is not None
             yield from _parts(child, f"{prefix}.{name}" if prefix else name)
         return
-    name = prefix or "network"
-    hooked = module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations")
-    _require(not hooked, name, "has hooks or parametrizations")
     _require(all(parameter.requires_grad for parameter in module.parameters()), name, "has frozen parameters")
     yield name, module
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether something of the user's runs when the module or one of its own parameters is used."""
+    own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    hooked = any(own) or any(parameter._backward_hooks for parameter in module.parameters(recurse=False))
+    return hooked or hasattr(module, "parametrizations")
 
 
 def _as_image(shape: tuple[int, ...]) -> Shape:

@@ -31,9 +31,9 @@ class StackedEngine:
 
     name = "stacked"
 
-    def __init__(self, module: nn.Module, device: str | None = None) -> None:
+    def __init__(self, module: nn.Module) -> None:
         state = module.state_dict()
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._module = copy.deepcopy(module).to(self._device)
         self._parameters = dict(self._module.named_parameters())
         if list(state) != list(self._parameters):

@@ -25,10 +25,23 @@ def test_a_node_with_a_folder_hosts_all_of_it_whatever_the_run_config_says(tmp_p
     assert node.model == "mlp"
 
 
+@pytest.mark.parametrize(("shape", "classes"), [("3x32x32", 3), ("2x3", 7)])
+def test_a_run_for_other_examples_than_the_node_holds_is_refused(tmp_path: Path, shape: str, classes: int) -> None:
+    folder = write_folder(tmp_path / "mine", make_data(2, 3))
+    with pytest.raises(InputError, match=r"shards here are 2x3 in 3; start flower-server with --shape 2x3 --classes 3"):
+        hosted((("data", str(folder)),), RunConfig(shape=shape, classes=classes))
+    assert hosted((("data", str(folder)),), RunConfig(shape="2x3")).clients == (0, 1, 2)
+
+
 def test_the_model_is_the_runs_or_goes_by_the_data() -> None:
     node = (("num-partitions", 1), ("partition-id", 0))
     assert hosted(node, RunConfig(model="linear")).model == "linear"
     assert hosted(node, RunConfig()).model == "mlp"
+
+
+@pytest.mark.parametrize(("said", "threads"), [((), 1), ((("threads", 3),), 3)])
+def test_a_node_has_the_threads_that_its_start_gave_it(said: tuple[tuple[str, int], ...], threads: int) -> None:
+    assert hosted((("num-partitions", 1), ("partition-id", 0), *said), RunConfig()).threads == threads
 
 
 def test_a_node_without_clients_is_refused_with_the_remedy() -> None:

@@ -224,7 +224,11 @@ class Order {
         threads = std::max(1, std::min(threads, groups));
         for (int t = 0; t < threads; t++) workers.emplace_back(pixels, train ? size_t(chains_) * WEIGHTS : 0);
         std::vector<std::thread> others;
-        for (int t = 1; t < threads; t++) others.emplace_back([&, t] { drain(workers[t], groups, train); });
+        try {
+            for (int t = 1; t < threads; t++) others.emplace_back([&, t] { drain(workers[t], groups, train); });
+        } catch (const std::exception&) {
+            // Those that could be started do the work of all: groups are taken, not given.
+        }
         drain(workers[0], groups, train);
         for (auto& other : others) other.join();
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
 
 import pytest
 from torch import Tensor, nn
@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import client.engines as engines
 from common import models
 from common.errors import InputError
-
-needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+from tests.client.engines.marks import needs_compiler
 
 
 class Branching(nn.Module):
@@ -54,9 +53,37 @@ TWICE = nn.Linear(4, 4)
         ("native", nn.Sequential(nn.Linear(4, 4), nn.Tanh()), r"layer 1 \(Tanh\)"),
         ("native", Branching(), "Branching"),
         ("stacked", nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "running_mean"),
-        ("fast", nn.Linear(4, 4), "auto, loop, stacked, native"),
+        ("fast", nn.Linear(4, 4), "auto, native, stacked, loop"),
     ],
 )
 def test_an_engine_that_does_not_take_the_model_is_an_error(name: str, module: nn.Module, message: str) -> None:
     with pytest.raises(InputError, match=message):
         engines.choose(name, module, (4,))
+
+
+@pytest.mark.parametrize(
+    "tail", [[], [nn.ReLU()], [nn.MaxPool2d(3, 1)], [nn.MaxPool2d(2)]], ids=["conv", "relu", "pool", "fused pool"]
+)
+def test_native_refuses_an_image_that_is_flattened_into_the_output(tail: list[nn.Module]) -> None:
+    module = nn.Sequential(nn.Conv2d(1, 5, 3), *tail, nn.Flatten())
+    with pytest.raises(InputError, match="end with Flatten and Linear"):
+        engines.choose("native", module, (1, 6, 6))
+    assert engines.choose("auto", module, (1, 6, 6)).name == "stacked"
+
+
+def hooked_outside() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4))
+    module.register_forward_hook(lambda _module, _given, found: 2 * found)
+    return module
+
+
+def hooked_parameter() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4))
+    module[0].weight.register_hook(lambda gradient: 2 * gradient)
+    return module
+
+
+@pytest.mark.parametrize("make", [hooked_outside, hooked_parameter])
+def test_native_refuses_what_runs_something_of_the_users(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(InputError, match="hooks"):
+        engines.choose("native", make(), (4,))

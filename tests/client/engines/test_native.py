@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +11,15 @@ import pytest
 from torch import nn
 
 import client.engines as engines
-from client.engines import compiler
+from client.engines import compiler, network
 from client.engines.base import Chain
 from client.engines.native import NativeEngine
 from common import models
 from common.errors import InputError
 from tests.client.engines import reference
+from tests.client.engines.marks import needs_compiler
 
 SHAPE = (3, 32, 32)
-needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
 
 @needs_compiler
@@ -79,3 +78,15 @@ def test_a_compiler_that_fails_is_no_compiler(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(compiler.NoCompiler, match="broken"):
         NativeEngine(nn.Sequential(nn.Linear(3, 2)), (3,))
+
+
+@needs_compiler
+def test_a_library_that_is_damaged_is_no_compiler_once_and_then_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    layers = network.read(nn.Sequential(nn.Linear(3, 2)), (3,))
+    compiler.library(network.header(layers)).write_bytes(b"ELF?")
+    with pytest.raises(compiler.NoCompiler, match="cannot be loaded"):
+        NativeEngine(nn.Sequential(nn.Linear(3, 2)), (3,))
+    NativeEngine(nn.Sequential(nn.Linear(3, 2)), (3,))

@@ -9,8 +9,10 @@ import torch
 from client.engines.native import NativeEngine
 from common import models
 from common.data import as_float
+from tests.client.engines.marks import needs_compiler
 
 
+@needs_compiler
 @pytest.mark.parametrize(("name", "shape"), [("cnn", (3, 32, 32)), ("mlp", (1, 8, 8))])
 def test_the_native_engine_guesses_as_torch_does(name: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
