@@ -66,7 +66,8 @@ class Node:
             except Unreachable as error:
                 self._say(f"the server cannot be reached: {error}")
             except Refused as error:
-                self._say(_remedy(error, known=known))
+                if not self._stop.is_set():
+                    self._say(_remedy(error, known=known))
             finally:
                 connection.close(unregister=not self._keyed)
             wait = backoff(failures, random.random())
@@ -91,9 +92,9 @@ class Node:
 
     def _serve_one(self, connection: Connection) -> bool:
         """Answer one order; return whether there was one."""
+        if (order := self._insist(connection.pull)) is None:
+            return False
         try:
-            if (order := self._insist(connection.pull)) is None:
-                return False
             message, context = self._insist(lambda: connection.fetch(order, self._config))
             reply, seconds = self._answer(message, context)
             # A server that is back within the order's life still wants the reply.
@@ -146,7 +147,7 @@ class _Heartbeat:
 
     def stop(self) -> None:
         self._stop.set()
-        # A beat on a dead link takes up to five seconds to fail; the thread is a daemon and may end by itself.
+        # A beat on a dead link takes seconds to fail; the thread is a daemon and may end by itself.
         self._thread.join(timeout=0.1)
 
     def _run(self) -> None:

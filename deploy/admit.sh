@@ -9,13 +9,15 @@ set -eu
 [ $# -ge 2 ] || { echo "usage: $0 STATE-DIR FILE.pub..." >&2; exit 2; }
 nodes=$1/nodes
 shift
-mkdir -p "$nodes"
+# The server may run as somebody else: the folder and the keys, which are public, are for all to read.
+(umask 022 && mkdir -p "$nodes")
 for key in "$@"; do
     case $(head -c 20 "$key") in
         ecdsa-sha2-nistp*) ;;
         *) echo "$key is not a public ECDSA key in OpenSSH format; deploy/node-key.sh makes one" >&2; exit 2 ;;
     esac
     # Beside and renamed: the server must not read half a key.
-    cp "$key" "$nodes/.new" && mv "$nodes/.new" "$nodes/$(basename "$key")"
-    echo "admitted: $(basename "$key" .pub)"
+    name=$(basename "$key" .pub)
+    cp "$key" "$nodes/.new" && chmod 644 "$nodes/.new" && mv "$nodes/.new" "$nodes/$name.pub"
+    echo "admitted: $name"
 done

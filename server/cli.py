@@ -16,12 +16,13 @@ from common.console import say
 from common.endpoint import check_insecure, check_pair
 from common.errors import InputError
 from server import options
+from server.folder import RunFolder
 
 # In a process of its own: the server does not import the simulation.
 _REPORT = """
 import sys
 from pathlib import Path
-from simulation import reading, report, results
+from simulation import reading, report
 folder = Path(sys.argv[1])
 print("report:", report.write(folder, [reading.read(folder)], folder.name))
 """
@@ -39,13 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     console.log_to_console(verbose=arguments.verbose)
     config = options.run_config(arguments)
+    if not (arguments.resume or arguments.overwrite):
+        RunFolder(Path(config.output)).refuse_to_lose(
+            "go on with it by --resume, keep it by another --output, or lose it by --overwrite"
+        )
     if arguments.attach:
         from server import stock
 
         return stock.attach(config, arguments)
     _check_listener(arguments)
-    if not (arguments.resume or arguments.overwrite):
-        _refuse_to_lose(Path(config.output))
     if arguments.runtime == "quick" and not flower141.matches():
         say(f"flower-server: {flower141.mismatch()}")
         arguments.runtime = "stock"
@@ -74,20 +77,9 @@ def _check_listener(arguments: argparse.Namespace) -> None:
         check_pair(arguments.tls_cert, arguments.tls_key)
 
 
-def _refuse_to_lose(output: Path) -> None:
-    """Refuse to start over rounds that are there: a deployed run cannot be had again."""
-    metrics = output / "metrics.jsonl"
-    if metrics.exists() and (rounds := metrics.read_bytes().count(b"\n")):
-        raise InputError(
-            f"{output} holds a run of {rounds} rounds; go on with it by --resume, keep it by another --output, "
-            "or lose it by --overwrite"
-        )
-
-
 def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
     from common.flower141.link import Link
-    from server.folder import RunFolder
     from server.grid import EagerGrid, Stopped
     from server.keys import KeyFolder
     from server.listener import Listener
@@ -104,7 +96,8 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     )
     if keyed:
         keys.start()
-        say(f"{len(keys)} node keys in {arguments.state_dir / 'nodes'}")
+        remedy = "" if len(keys) else "; deploy/admit.sh puts one there"
+        say(f"{len(keys)} node keys in {arguments.state_dir / 'nodes'}{remedy}")
     # Nodes see nothing of the run but its settings; where it is kept is the server's business.
     flower_run = link.start_run({**run.config.to_mapping(), "output": ""})
     listener.start()

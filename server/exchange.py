@@ -12,16 +12,29 @@ from common import protocol
 from common.protocol import Order, ProtocolError
 
 Reply = TypeVar("Reply")
+_SPARE_SECONDS = 30.0
+
+
+def life(timeout: float) -> float:
+    """Return how long an order is valid for which replies are awaited ``timeout`` seconds.
+
+    Longer: the wait begins when the last order of a cohort is sent, and no order should expire before it ends.
+    """
+    return timeout + _SPARE_SECONDS
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A node whose clients count for nothing in this exchange, and why. bad: it answered, and wrongly."""
+    """A node whose clients count for nothing in this exchange, and why.
+
+    bad: it answered, and wrongly. failed: it, or whoever speaks for it, said that it could not.
+    """
 
     node: int
     clients: tuple[int, ...]
     reason: str
-    bad: bool
+    bad: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,15 +54,14 @@ class Exchange(Generic[Reply]):
     write: Callable[[Order, Mapping[str, ArrayRecord]], RecordDict]
     read: Callable[[RecordDict, Order], Reply]
     message_type: str
-    ttl: float
+    timeout: float
     messages: list[Message] = field(default_factory=list)
 
     def send(self) -> list[Message]:
         """Return the messages, one a node; the models in them are encoded once."""
+        ttl = life(self.timeout)
         self.messages = [
-            Message(
-                self.write(order, self.models), node, self.message_type, ttl=self.ttl, group_id=str(order.server_round)
-            )
+            Message(self.write(order, self.models), node, self.message_type, ttl=ttl, group_id=str(order.server_round))
             for node, order in self.orders.items()
         ]
         return self.messages
@@ -65,14 +77,14 @@ class Exchange(Generic[Reply]):
             if node is None or node in accepted or node in rejected:
                 continue
             if message.has_error():
-                rejected[node] = self._rejection(node, _error_text(message), bad=False)
+                rejected[node] = self._rejection(node, _error_text(message), failed=True)
                 continue
             try:
                 accepted[node] = self.read(message.content, self.orders[node])
             except ProtocolError as error:
                 rejected[node] = self._rejection(node, str(error), bad=True)
         for node in self.orders.keys() - accepted.keys() - rejected.keys():
-            rejected[node] = self._rejection(node, "no reply in time", bad=False)
+            rejected[node] = self._rejection(node, "no reply in time")
         return Answered(
             {node: accepted[node] for node in sorted(accepted, key=self._first_client)},
             tuple(rejected[node] for node in sorted(rejected, key=self._first_client)),
@@ -81,13 +93,14 @@ class Exchange(Generic[Reply]):
     def _first_client(self, node: int) -> int:
         return self.orders[node].clients[0]
 
-    def _rejection(self, node: int, reason: str, *, bad: bool) -> Rejection:
-        return Rejection(node, self.orders[node].clients, reason, bad)
+    def _rejection(self, node: int, reason: str, *, bad: bool = False, failed: bool = False) -> Rejection:
+        return Rejection(node, self.orders[node].clients, reason, bad, failed)
 
 
 def _error_text(message: Message) -> str:
     reason = (message.error.reason or "").strip().splitlines()
-    return f"node error {message.error.code}: {reason[-1][:200] if reason else 'no reason given'}"
+    said = "".join(char if char.isprintable() else "?" for char in reason[-1][:200]) if reason else "no reason given"
+    return f"node error {message.error.code}: {said}"
 
 
 def weights_of(counts: Iterable[protocol.Losses], weighting: str) -> list[float]:

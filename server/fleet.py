@@ -13,9 +13,10 @@ from flwr.serverapp import Grid
 
 from common import protocol
 from common.config import RunConfig
-from common.errors import RunError
+from common.errors import RunError, shown
 from common.protocol import Identity, ProtocolError
 from common.seeding import generator
+from server.exchange import life
 
 LOG = logging.getLogger("perennial")
 _QUERY_TIMEOUT = 30.0
@@ -72,6 +73,7 @@ class Fleet:
         self._config, self._blocks = config, blocks
         self._nodes: dict[int, Identity] = {}
         self._resting: dict[int, _Rest] = {}
+        self._doubted: set[int] = set()
         self._hosts: dict[int, int] = {}
         # The sorted clients that may be drawn, kept until nodes come, go or sit out: a round must not cost by the
         # clients that exist.
@@ -104,19 +106,25 @@ class Fleet:
         left = self._nodes.keys() - online
         # A client's node that left may be back under another id, refused until now because of its old one.
         resting = {node for node, rest in self._resting.items() if now < rest.until and not (left and rest.problem)}
-        unknown = sorted(online - self._nodes.keys() - resting)
-        if not left and not unknown:
+        asked = sorted((online - self._nodes.keys() | self._doubted & online) - resting)
+        self._doubted.clear()
+        if not left and not asked:
             return
         self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
         self._resting = {node: rest for node, rest in self._resting.items() if node in online}
-        for node, identity in sorted(self._ask(grid, unknown), key=_by_client):
-            if problem := self._problem(identity):
+        for node, identity in sorted(self._ask(grid, asked), key=_by_client):
+            if problem := self._problem(node, identity):
+                self._nodes.pop(node, None)
                 self._refuse(node, problem)
             else:
                 self._nodes[node] = identity
                 self._resting.pop(node, None)
         self._hosts = {client: node for node, identity in self._nodes.items() for client in identity.clients}
         self._held = None
+
+    def doubt(self, node: int) -> None:
+        """Ask a node again who it is, before the next round: it may be back with other shards under its old id."""
+        self._doubted.add(node)
 
     def cohort(self, server_round: int, attempt: int) -> dict[int, tuple[int, ...]]:
         """Return the clients of a round by node, drawn from the seed and the round; sorted, so reruns agree."""
@@ -147,8 +155,8 @@ class Fleet:
         """Return the name that a node keeps over restarts: its lowest client."""
         return self._nodes[node].clients[0]
 
-    def _problem(self, identity: Identity) -> str:
-        claimed = {client for other in self._nodes.values() for client in other.clients}
+    def _problem(self, node: int, identity: Identity) -> str:
+        claimed = {client for other, known in self._nodes.items() if other != node for client in known.clients}
         if twice := sorted(claimed & set(identity.clients)):
             return f"client {twice[0]} is hosted by another node that is online"
         if identity.blocks < self._blocks:
@@ -165,7 +173,8 @@ class Fleet:
         self._resting[node] = _Rest(problem, times + 1, time.monotonic() + rest)
 
     def _ask(self, grid: Grid, nodes: Sequence[int]) -> Iterable[tuple[int, Identity]]:
-        asked = [Message(protocol.write_query(), node, MessageType.QUERY, ttl=_QUERY_TIMEOUT) for node in nodes]
+        ttl = life(_QUERY_TIMEOUT)
+        asked = [Message(protocol.write_query(), node, MessageType.QUERY, ttl=ttl) for node in nodes]
         start = time.monotonic()
         replies = grid.send_and_receive(asked, timeout=_QUERY_TIMEOUT) if asked else ()
         took = time.monotonic() - start
@@ -176,7 +185,7 @@ class Fleet:
             if node is None:
                 continue
             if reply.has_error():
-                self._refuse(node, f"it did not say who it is: {(reply.error.reason or '')[-300:]}", took)
+                self._refuse(node, f"it did not say who it is: {shown((reply.error.reason or '')[-120:])}", took)
                 continue
             try:
                 identity = protocol.read_identity(reply.content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +33,8 @@ class KeyFolder:
         # By content, not by name: a file that is renamed is still the same device.
         self._nodes: dict[str, int] = {}
         self._bad: set[str] = set()
+        self._read: dict[str, str] = {}
+        self._problem = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="node-keys", daemon=True)
 
@@ -45,8 +48,14 @@ class KeyFolder:
         self._stop.set()
 
     def look(self) -> None:
-        """Admit new keys and revoke missing ones; a file that is no key is named once and otherwise ignored."""
-        found = {key: path for path in sorted(self._folder.glob("*.pub")) if (key := self._text(path))}
+        """Admit new keys and revoke missing ones; a file that is no key is named once and otherwise ignored.
+
+        OSError: the folder cannot be listed, and nothing was changed. A file that cannot be read keeps its key.
+        """
+        # Not Path.glob, to which a folder that is gone is an empty one.
+        paths = [self._folder / name for name in sorted(os.listdir(self._folder)) if name.endswith(".pub")]
+        self._read = {path.name: self._key_in(path) for path in paths}
+        found = {key: path for path in paths if (key := self._read[path.name])}
         for text, path in found.items():
             if text not in self._nodes and text not in self._bad:
                 self._admit(text, path)
@@ -69,15 +78,26 @@ class KeyFolder:
 
     def _watch(self) -> None:
         while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # a disk that fails for a moment must revoke nobody, nor end the watch
+                self._warn(f"{self._folder} cannot be looked through, all stays as it is: {error}")
 
-    @staticmethod
-    def _text(path: Path) -> str:
-        """Return type and key, without the comment; empty where the file went away or is no text."""
+    def _key_in(self, path: Path) -> str:
+        """Return type and key, without the comment; empty where the file went away meanwhile or is no text."""
         try:
             return " ".join(path.read_text().split()[:2])
-        except (OSError, UnicodeDecodeError):
+        except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
             return ""
+        except OSError as error:
+            self._warn(f"{path} cannot be read, and what it admitted stays admitted: {error.strerror}")
+            return self._read.get(path.name, "")
+
+    def _warn(self, problem: str) -> None:
+        """Say a problem once, not with every look."""
+        if problem != self._problem:
+            LOG.warning("%s", problem)
+        self._problem = problem
 
 
 def read_public_key(text: str, path: Path) -> EllipticCurvePublicKey:

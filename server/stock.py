@@ -25,6 +25,7 @@ from common.console import say
 from common.endpoint import check_authority, check_insecure, parse_address
 from common.errors import InputError, RunError
 from common.stock import command, environment, free_port
+from server.folder import RunFolder
 from server.forward import Forward
 from server.listener import Listener
 
@@ -64,7 +65,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         listener.start()
         say(f"listening on {arguments.host}:{listener.port}, results in {config.output}")
         try:
-            return flower.run(config, arguments.state_dir.absolute() / "app")
+            return flower.run(config, arguments.state_dir.absolute() / "app", overwrite=arguments.overwrite)
         finally:
             listener.stop()
 
@@ -83,7 +84,8 @@ def attach(config: RunConfig, arguments: argparse.Namespace) -> int:
         check_authority(arguments.tls_ca, "--tls-ca")
     signals = console.Signals("stopping the run", interrupt=True)
     try:
-        return Flower(state / "flwr", arguments.attach, arguments.tls_ca).run(config, state / "app")
+        flower = Flower(state / "flwr", arguments.attach, arguments.tls_ca)
+        return flower.run(config, state / "app", overwrite=arguments.overwrite)
     except KeyboardInterrupt:
         return signals.exit_code()
 
@@ -105,8 +107,10 @@ class Flower:
         if done.returncode and "already in use" not in done.stdout + done.stderr:
             say(f"{key.name} admits nobody: {' '.join((done.stdout + done.stderr).split())[-200:]}")
 
-    def run(self, config: RunConfig, app: Path) -> int:
+    def run(self, config: RunConfig, app: Path, *, overwrite: bool) -> int:
         """Submit the run, show its log, and return its exit code. KeyboardInterrupt stops it."""
+        if overwrite:
+            RunFolder(Path(config.output)).discard()
         stage(app, config.to_mapping())
         done = self._flwr("run", str(app), _CONNECTION, "--format", "json")
         answer = _json(done.stdout)

@@ -1,4 +1,4 @@
-"""Every internal of flwr that Perennial touches, in one place: link, grid and routes (server), fleet (client).
+"""Every internal of flwr that Perennial touches: link, state, reply, grid and routes (server), fleet (client).
 
 Written for flwr 1.41 and used with no other version: a command asks ``matches()`` first, and otherwise goes the stock
 way (flower-superlink, flower-supernode, flwr run), which is slower but touches public commands only.

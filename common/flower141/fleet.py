@@ -6,6 +6,7 @@ hands them to the ClientApp that is installed on the device, and pushes the repl
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,9 +123,9 @@ class Fleet:
             raise Refused("the server does not know this node", gone=True)
 
     def pull(self) -> Announced | None:
-        """Return the next order, or None where there is none. The server names an order once only.
+        """Return the next order, or None where there is none; one that was not fetched is named again.
 
-        Waits a few seconds for one where the server can (``waits``).
+        Waits a few seconds for one where the server can (``waits``). A stock SuperLink names an order once only.
         """
         head = PullMessagesRequest(node=self._node)
         with _Errors():
@@ -140,9 +141,11 @@ class Fleet:
         with _Errors():
             context = self._context(run_id, node_config)
             contents = self._pull_parts(run_id, tree)
-            self._client.ConfirmMessageReceived(
-                ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=tree.object_id)
-            )
+            # The order is here, whatever becomes of this; asked again after a failure, it might be gone.
+            with contextlib.suppress(httpx.HTTPError):
+                self._client.ConfirmMessageReceived(
+                    ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=tree.object_id)
+                )
         message = inflate_object_from_contents(tree.object_id, contents)
         assert isinstance(message, Message)
         message.metadata.__dict__["_message_id"] = tree.object_id
@@ -186,6 +189,9 @@ class Fleet:
             if part.object_id not in contents:
                 one = PullObjectRequest(node=self._node, run_id=run_id, object_id=part.object_id)
                 reply = self._client.PullObject(one)
+                if reply.object_found and not reply.object_available:
+                    # The server names an order before it has stored its last part.
+                    raise Unreachable("the order is not complete yet")
                 if not reply.object_available:
                     raise Refused("the server withdrew an order while it was being fetched", gone=False)
                 contents[part.object_id] = reply.object_content

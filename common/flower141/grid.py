@@ -10,21 +10,18 @@ from dataclasses import dataclass
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import ErrorCode
-from flwr.server.superlink.linkstate import LinkState
-from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 from flwr.serverapp import Grid
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
-    iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.run import Run
 
+from common.flower141.reply import BadReply, Room
 from common.flower141.routes import Doorbell
+from common.flower141.state import State
 
 LOG = logging.getLogger("perennial")
 # Between looks for orders whose node went offline.
@@ -42,13 +39,10 @@ class _Sent:
 class LinkGrid(Grid):
     """Flower's Grid, reading and writing the link state directly."""
 
-    def __init__(self, state: LinkState, doorbell: Doorbell, run: Run) -> None:
-        self._state, self._store, self._run, self._doorbell = state, state.object_store, run, doorbell
+    def __init__(self, state: State, doorbell: Doorbell, run: Run) -> None:
+        self._state, self._run, self._doorbell = state, run, doorbell
         self._looked = 0.0
         self._sent: dict[str, _Sent] = {}
-        assert isinstance(state, InMemoryLinkState)
-        # From an order's id to the id of the reply that a node has announced.
-        self._replied = state.message_ins_id_to_message_res_id
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -70,7 +64,8 @@ class LinkGrid(Grid):
         return [self._push(message) for message in messages]
 
     def _push(self, message: Message) -> str:
-        message.metadata.__dict__["_message_id"] = message.object_id
+        order_id = message.metadata.__dict__["_message_id"] = message.object_id
+        self._state.expect(order_id, Room.of(message))
         with no_object_id_recompute():
             objects, tree = get_all_nested_objects(message), get_object_tree(message)
             session = self._state.start_session(self._run.run_id)
@@ -78,10 +73,11 @@ class LinkGrid(Grid):
                 remove_content_from_message(message), tree, session
             )
             if not stored:
+                self._state.forget(order_id)
                 return ""
             for object_id in missing:
                 self._state.store_object(self._run.run_id, session, object_id, objects[object_id].deflate())
-        node_id, order_id = message.metadata.dst_node_id, message.metadata.message_id
+        node_id = message.metadata.dst_node_id
         self._sent[order_id] = _Sent(message, self._online_since([node_id]).get(node_id, ""))
         self._doorbell.ring(node_id)
         return order_id
@@ -93,25 +89,18 @@ class LinkGrid(Grid):
         return replies + self._lost(orders)
 
     def _take(self, order_id: str) -> Message | None:
-        """Return the reply to an order once all its parts are there."""
-        reply_id = self._replied.get(order_id)
-        if reply_id is None:
+        """Return the reply to an order once all its parts are there; an error where they cannot be read."""
+        reply = self._state.reply_to(order_id)
+        if reply is None or not reply.ready:
             return None
         try:
-            tree = self._store.get_object_tree(reply_id)
-        except NoObjectInStoreError:
-            return None
-        contents = {part.object_id: self._store.get(part.object_id) or b"" for part in iterate_object_tree(tree)}
-        if not all(contents.values()):
-            return None
-        try:
-            message = inflate_object_from_contents(reply_id, contents)
+            message = reply.read()
+            if message.metadata.reply_to_message_id != order_id:
+                raise BadReply("the reply is to another order")
         except Exception as error:  # Whatever a node sends, the server must live on.
             LOG.debug("a reply cannot be read", exc_info=error)
-            message = None
-        if not isinstance(message, Message) or message.metadata.reply_to_message_id != order_id:
-            return self._failed(order_id, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "the reply cannot be read")
-        message.metadata.__dict__["_message_id"] = reply_id
+            reason = str(error) if isinstance(error, BadReply) else "the reply cannot be read"
+            return self._failed(order_id, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
         self.forget([order_id])
         return message
 
@@ -122,7 +111,7 @@ class LinkGrid(Grid):
         return reply
 
     def _lost(self, orders: Iterable[str]) -> list[Message]:
-        """Return an error for every order whose node was offline, or has been since: it is handed out once only."""
+        """Return an error for every order whose node was offline, or has been since: nobody works on it."""
         if time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return []
         self._looked = time.monotonic()
@@ -144,10 +133,7 @@ class LinkGrid(Grid):
         """Drop orders, and replies to them: Flower keeps the models of an order that nobody fetched for ever."""
         for order_id in list(message_ids):
             self._sent.pop(order_id, None)
-            reply_id = self._replied.get(order_id)
-            self._state.delete_messages({order_id})
-            for object_id in filter(None, (order_id, reply_id)):
-                self._store.delete(object_id)
+            self._state.forget(order_id)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError("server.grid.EagerGrid sends and receives")

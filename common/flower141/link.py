@@ -7,8 +7,8 @@ grid reads and writes the link state that the router serves from.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -16,6 +16,7 @@ from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NOD
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.routers import health
@@ -30,20 +31,21 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from common.flower141.grid import LinkGrid
 from common.flower141.routes import Doorbell
 from common.flower141.routes import router as batch_router
+from common.flower141.state import State
 
-# Flower fails a run whose task is silent for 60 s.
-_TASK_HEARTBEAT = 15.0
 _NODE_HEARTBEAT = 30.0
+# Of a reply without its content, or of an error with its text.
+_MOST_ANNOUNCED = 2**20
 
 
 class Link:
     """Flower's link state, held in memory: nodes, one run, messages under way. Nothing of it outlives the process."""
 
     def __init__(self) -> None:
-        _, self.factory = get_objectstore_linkstate_factories(
-            FLWR_IN_MEMORY_DB_NAME, get_federation_manager(is_simulation=False)
-        )
-        self.state = self.factory.state()
+        federations = get_federation_manager(is_simulation=False)
+        self.state = State(federations, InMemoryObjectStore())
+        _, self.factory = get_objectstore_linkstate_factories(FLWR_IN_MEMORY_DB_NAME, federations)
+        self.factory.state_instance = self.state
         self.doorbell = Doorbell()
 
     def app(self, *, keys_required: bool) -> FastAPI:
@@ -86,36 +88,42 @@ class Link:
         task = run.primary_task_id
         if task is None or self.state.claim_task(task) is None or not self.state.activate_task(task):
             raise RuntimeError(f"Flower did not start run {run_id}")
+        self._keep(task)
         # Flower's Message constructor reads the sender from here.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run_id, SUPERLINK_NODE_ID
         return LinkRun(self, run, task)
 
+    def _keep(self, task: int) -> None:
+        """Let the task live until it is finished, or the process ends.
+
+        Flower fails a run whose task was silent for 60 s by the wall clock, for good. The task is this process: it is
+        silent only where all of it was stopped or the clock was set, and then the run must go on.
+        """
+        self.state.task_token_store[task].active_until = datetime.max.replace(tzinfo=UTC)
+
 
 class LinkRun:
-    """A run under way and its heartbeat."""
+    """A run under way."""
 
     def __init__(self, link: Link, run: Run, task: int) -> None:
         self.link, self.task = link, task
         self.grid = LinkGrid(link.state, link.doorbell, run)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="run-heartbeat", daemon=True)
-        self._thread.start()
 
     def finish(self, *, completed: bool) -> None:
-        """Tell nodes that the run is over; their late replies are refused from now on."""
-        self._stop.set()
-        self._thread.join()
+        """Tell nodes that the run is over; their late replies are refused from now on, and none waits for an order."""
+        self.link.doorbell.close()
         self.link.state.finish_task(self.task, SubStatus.COMPLETED if completed else SubStatus.STOPPED, "")
-
-    def _beat(self) -> None:
-        while not self._stop.wait(_TASK_HEARTBEAT):
-            self.link.state.acknowledge_task_heartbeat(self.task)
 
 
 def _only_own_replies(request: Request) -> None:
-    """Refuse a reply in another node's name: Flower 1.41 checks who asks, but not whom the reply claims to be from."""
+    """Refuse what is not one reply with its parts, in the sender's name: Flower 1.41 checks who asks, but not that."""
     body = getattr(request.state, "protobuf_request", None)
-    if isinstance(body, PushMessagesRequest) and any(
-        message.metadata.src_node_id != body.node.node_id for message in body.messages_list
-    ):
+    if not isinstance(body, PushMessagesRequest):
+        return
+    if len(body.messages_list) != 1 or len(body.message_object_trees) != 1:
+        raise HTTPException(status_code=400, detail="One reply and its parts at a time")
+    if body.messages_list[0].ByteSize() > _MOST_ANNOUNCED:
+        raise HTTPException(status_code=413, detail="The content of a reply is sent in parts")
+    said = body.messages_list[0].metadata
+    if said.src_node_id != body.node.node_id or not said.reply_to_message_id:
         raise HTTPException(status_code=403, detail="A reply must carry its sender's node id")

@@ -27,12 +27,19 @@ class Doorbell:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
+        self.closed = False
 
     def ring(self, node_id: int) -> None:
         with self._lock:
             if waiting := self._waiting.get(node_id):
                 loop, event = waiting
                 loop.call_soon_threadsafe(event.set)
+
+    def close(self) -> None:
+        """Let nobody wait any more: the run is over."""
+        self.closed = True
+        for node_id in list(self._waiting):
+            self.ring(node_id)
 
     def expect(self, node_id: int) -> asyncio.Event:
         """Return an event that the next ring sets; a node waits with one request at a time."""
@@ -61,7 +68,7 @@ async def wait(request: Request) -> Response:
         if not answer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), batch.PATIENCE)
-            if event.is_set() and not await request.is_disconnected():
+            if event.is_set() and not bell.closed and not await request.is_disconnected():
                 answer = await run_in_threadpool(_next, request, head)
     finally:
         bell.forget(head.node.node_id, event)

@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER, OUTSIDER = "server", "outsider"
@@ -26,14 +27,6 @@ IMPOSSIBLE = (
     if not shutil.which("ip")
     else ""
 )
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Return once ``condition`` holds; fail with ``what`` after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.05)
 
 
 class Network:

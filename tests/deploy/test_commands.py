@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,13 @@ def test_the_client_says_at_once_that_a_shard_is_wrong(shards: Path, capsys: pyt
     assert "shape" in said
 
 
+def test_the_client_refuses_a_folder_without_clients(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = json.loads((shards / "manifest.json").read_text())
+    (shards / "manifest.json").write_text(json.dumps({**manifest, "clients": []}))
+    arguments = ("--server", "127.0.0.1:1", "--data", shards, "--insecure")
+    assert "holds no client: it is for a server" in refused(capsys, client_cli.main, *arguments)
+
+
 def test_the_client_says_at_once_that_a_folder_holds_no_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +144,11 @@ def test_the_client_names_a_file_that_is_missing(
     here = {"--ca": tls / "ca.crt", "--key": shards / "manifest.json", missing: tmp_path / "gone"}
     arguments = [part for pair in here.items() for part in pair]
     assert "gone" in refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--data", shards, *arguments)
+
+
+def test_the_client_refuses_to_train_with_no_threads(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--server", "127.0.0.1:1", "--data", shards, "--insecure", "--threads", "0")
+    assert "--threads must be at least 1, got 0" in refused(capsys, client_cli.main, *arguments)
 
 
 def test_the_server_wants_a_certificate(capsys: pytest.CaptureFixture[str]) -> None:

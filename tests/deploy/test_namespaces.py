@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import environment, read_metrics, read_predictors
+from tests.conftest import read_metrics, read_predictors
 from tests.deploy.device import COUNT_ROUND, FORGED_ROUND, LATE_ROUND, NAN_ROUND, SHAPE_ROUND
 from tests.deploy.lab import (
     CLIENTS,
@@ -29,8 +29,8 @@ from tests.deploy.lab import (
     device,
     laboratory,
     rows,
-    wait_until,
 )
+from tests.processes import environment, wait_until
 
 pytestmark = [pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(600)]
 

@@ -34,7 +34,7 @@ class Server:
         self.replies: list[Message] = []
         self.said: list[str] = []
         self.activations = self.closed = 0
-        self.push_failures = 0
+        self.push_failures = self.withdrawn = 0
         self.unregistered: list[bool] = []
         self.waits = True
 
@@ -55,6 +55,9 @@ class Server:
         return Announced(1, ObjectTree()) if step == "order" else None
 
     def fetch(self, order: Announced, node_config: object) -> tuple[Message, Context]:
+        if self.withdrawn:
+            self.withdrawn -= 1
+            raise Refused("withdrawn", gone=False)
         content = RecordDict({"order": ConfigRecord({"round": 1})})
         message = Message(content, 7, "train", ttl=60)
         message.metadata.__dict__["_message_id"] = "order"
@@ -126,9 +129,21 @@ def test_a_server_that_forgot_the_node_is_joined_anew() -> None:
 
 
 def test_an_order_that_is_withdrawn_costs_nothing_but_the_order() -> None:
-    server = serve(Server(fails(Refused("withdrawn", gone=False)), "order"))
+    server = Server("order", "order")
+    server.withdrawn = 1
+    serve(server)
     assert server.activations == 1
     assert len(server.replies) == 1
+
+
+def test_a_node_that_is_refused_its_orders_rests_before_it_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[int] = []
+    monkeypatch.setattr(node_module, "backoff", lambda failures, _: rests.append(failures) or 0.001)
+    server = serve(Server(fails(Refused("HTTP 429", gone=False)), "order"))
+    assert rests
+    assert server.activations == 2
+    assert len(server.replies) == 1
+    assert "HTTP 429" in server.said[1]
 
 
 def test_a_node_whose_signature_is_not_taken_is_told_to_look_at_its_clock() -> None:

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from benchmarks.processes import running, wait_until
 from common import stock
 from tests.conftest import read_predictors
-from tests.deploy.lab import ROOT, device, rows, wait_until, write_shards
+from tests.deploy.lab import ROOT, device, rows, write_shards
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 ROUNDS = 2
 
 
-@contextmanager
-def command(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=log.parent,
-            env={**stock.environment(log.parent / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def command(log: Path, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    environment = {**stock.environment(log.parent / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return running([sys.executable, *arguments], log, environment)
 
 
 def test_a_stock_superlink_serves_a_stock_node_and_ours_behind_the_door(tmp_path: Path) -> None:

@@ -68,6 +68,37 @@ def test_nodes_that_leave_are_forgotten_and_may_come_back_with_another_id() -> N
     assert fleet.cohort(1, 0) == {77: (0,), 9: (1,)}
 
 
+def test_a_node_that_failed_is_asked_again_and_may_host_others_by_now() -> None:
+    grid = FakeGrid({5: (0,), 9: (1,)})
+    fleet = a_fleet(grid)
+    grid.nodes[5] = (0, 2)
+    fleet.refresh(grid)
+    assert fleet.cohort(1, 0) == {5: (0,), 9: (1,)}
+    fleet.doubt(5)
+    fleet.refresh(grid)
+    fleet.refresh(grid)
+    assert fleet.cohort(1, 0) == {5: (0, 2), 9: (1,)}
+    assert grid.queries == [5, 9, 5]
+
+
+def test_a_doubted_node_cannot_take_what_another_has() -> None:
+    grid = FakeGrid({5: (0,), 9: (1,)})
+    fleet = a_fleet(grid)
+    grid.nodes[5] = (0, 1)
+    fleet.doubt(5)
+    fleet.refresh(grid)
+    assert fleet.cohort(1, 0) == {9: (1,)}
+
+
+def test_a_doubted_node_that_says_nothing_stays_what_it_was() -> None:
+    grid = odd_grid({5: (0,)}, {})
+    fleet = a_fleet(grid)
+    grid.odd[5] = None
+    fleet.doubt(5)
+    fleet.refresh(grid)
+    assert fleet.cohort(1, 0) == {5: (0,)}
+
+
 def test_too_few_nodes_end_the_run_with_counts_and_remedy() -> None:
     with pytest.raises(
         RunError, match=r"1 of 2 nodes appeared within 0.05 s; start more clients, lower nodes, or raise"

@@ -1,0 +1,98 @@
+"""A server's side and devices in one process: real requests over loopback, no namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
+
+from common.flower141.fleet import Fleet
+from common.flower141.link import Link, LinkRun
+from server.listener import Listener
+
+
+@pytest.fixture
+def link() -> Link:
+    return Link()
+
+
+@pytest.fixture
+def run(link: Link) -> Iterator[LinkRun]:
+    started = link.start_run({"strategy": "mc-psgd", "cycles": 2})
+    yield started
+    started.finish(completed=False)
+
+
+@pytest.fixture
+def listener(link: Link) -> Iterator[Listener]:
+    served = Listener(link.app(keys_required=True), "127.0.0.1", 0)
+    served.start()
+    yield served
+    served.stop()
+
+
+def key() -> EllipticCurvePrivateKey:
+    return generate_private_key(SECP384R1())
+
+
+def order(node: int, *, size: int = 1000) -> Message:
+    # Server and node are one process here; Flower notes the sender for the whole process.
+    TaskIdentity.node_id = SUPERLINK_NODE_ID
+    arrays = ArrayRecord({f"layer-{i}": Array(np.full(size, i, np.float32)) for i in range(5)})
+    return Message(RecordDict({"mixed": arrays, "order": ConfigRecord({"round": 1})}), node, "train", ttl=60)
+
+
+def nothing_left(link: Link) -> bool:
+    """Whether the server holds no order, no reply, no part and no upload."""
+    state = link.state
+    return not any(
+        (
+            state.message_ins_store,
+            state.message_res_store,
+            state._parts.store,
+            state._replies,
+            state._uploads,
+            state._object_push_sessions,
+        )
+    )
+
+
+Connect = Callable[..., Fleet]
+
+
+@pytest.fixture
+def connect(listener: Listener) -> Iterator[Connect]:
+    """Connections that are closed in the end."""
+    made: list[Fleet] = []
+
+    def connected(private: EllipticCurvePrivateKey | None, port: int = 0) -> Fleet:
+        made.append(Fleet(f"127.0.0.1:{port or listener.port}", ca=None, key=private))
+        return made[-1]
+
+    yield connected
+    for fleet in made:
+        fleet.close(unregister=False)
+
+
+class Device:
+    """A node that adds one to every array."""
+
+    def __init__(self, link: Link, connect: Connect) -> None:
+        private = key()
+        self.node = link.register(private.public_key())
+        self.fleet = connect(private)
+        assert self.fleet.activate() == self.node
+
+    def answer(self) -> None:
+        announced = self.fleet.pull()
+        assert announced is not None
+        message, context = self.fleet.fetch(announced, {"data": "here"})
+        assert context.run_config["cycles"] == 2
+        assert context.node_config == {"data": "here"}
+        arrays = {name: Array(array.numpy() + 1) for name, array in message.content["mixed"].items()}
+        self.fleet.push(Message(RecordDict({"mixed": ArrayRecord(arrays)}), reply_to=message), 0.1)
