@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # A wait of this share of the time waited so far makes an answer at most this much late.
 SHARE = 0.05
+_LONGEST = 15.0
 
 
 def pause(waited: float, *, least: float, most: float) -> float:
@@ -14,9 +15,9 @@ def pause(waited: float, *, least: float, most: float) -> float:
     return min(most, max(least, SHARE * waited))
 
 
-def backoff(attempt: int, jitter: float, *, first: float = 1.0, most: float = 15.0) -> float:
+def backoff(attempt: int, jitter: float) -> float:
     """Return seconds to wait after failure number ``attempt`` (0-based) in a row.
 
     jitter: in [0, 1); spreads the waits, so that a fleet does not come back as one.
     """
-    return float(min(most, first * 2.0 ** min(attempt, 30))) * (0.75 + 0.5 * jitter)
+    return float(min(_LONGEST, 2.0 ** min(attempt, 30))) * (0.75 + 0.5 * jitter)

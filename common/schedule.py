@@ -56,20 +56,12 @@ class RoundSchedule:
         return self.cycles * self.blocks * self.rounds_per_block
 
     def slot(self, server_round: int) -> Slot:
-        """Return the slot of a round, the inverse of ``first_round`` (preliminaries, t(c, m, k))."""
+        """Return the slot of a round, the inverse of the paper's t(c, m, k) (preliminaries)."""
         if not 1 <= server_round <= self.total_rounds:
             raise ValueError(f"server_round must be in [1, {self.total_rounds}], got {server_round}")
         visit, round_in_block = divmod(server_round - 1, self.rounds_per_block)
         cycle, block = divmod(visit, self.blocks)
         return Slot(server_round, cycle, block, round_in_block)
-
-    def first_round(self, cycle: int, block: int) -> int:
-        """Return the first round of a block in a cycle."""
-        return (cycle * self.blocks + block) * self.rounds_per_block + 1
-
-    def last_round(self, cycle: int, block: int) -> int:
-        """Return the last round of a block in a cycle."""
-        return self.first_round(cycle, block) + self.rounds_per_block - 1
 
     def after(self, slot: Slot | None) -> Slot | None:
         done = 0 if slot is None else slot.server_round

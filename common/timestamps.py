@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import npz
-from common.clock import MINUTES_A_WEEK, SECONDS_A_DAY, ClockSpec
+from common.clock import SECONDS_A_DAY, ClockSpec
 from common.data import check_examples
 from common.errors import InputError
+from common.week import MINUTES_A_WEEK
 
 FILE = "timestamps.npz"
 # 2100-01-01: all of our time in seconds is below it, all but its first weeks in milliseconds above.

@@ -34,14 +34,6 @@ def test_after_visits_every_round_once_in_order(schedule: RoundSchedule) -> None
 
 
 @given(schedules)
-def test_first_and_last_round_enclose_the_blocks_rounds(schedule: RoundSchedule) -> None:
-    for slot in all_slots(schedule):
-        first, last = (of(slot.cycle, slot.block) for of in (schedule.first_round, schedule.last_round))
-        assert first + slot.round_in_block == slot.server_round <= last
-        assert last - first + 1 == schedule.rounds_per_block
-
-
-@given(schedules)
 def test_a_round_is_the_papers_t_of_cycle_block_and_step(schedule: RoundSchedule) -> None:
     """The paper's t(c, m, k) = (c-1)MK + (m-1)K + k, all counted from 1, with a round for an iteration."""
     for slot in all_slots(schedule):
