@@ -57,6 +57,9 @@ class RunConfig:
     shuffled: bool = _flag(False, "shuffle the training data before it is cut: the paper's ideal")
     shape: str = _word("", "an example's shape, as 3x32x32, for a server that holds no data")
     classes: int = _whole(0, "labels in all, for a server that holds no data; auto: from the data", least=2, auto=True)
+    block_skew: float = _real(
+        1.0, "fraction of a label's examples that only its blocks get; the rest is dealt to all blocks", least=0, most=1
+    )
     client_skew: float = _real(1.0, "fraction of a block that is sorted by label before it is cut", least=0, most=1)
     model: str = _word(AUTO, "cnn, mlp, linear or package.module:factory; auto: by the data's shape")
     cycles: int = _whole(5, "passes over all blocks, C", least=1)
@@ -180,7 +183,7 @@ def _typed(item: Field[Any], value: object) -> Any:
         raise InputError(f"{key} must be a number{_bounds(item)}, got {shown(value)}")
     if isinstance(value, str):
         return value
-    raise InputError(f"{key} must be text{_bounds(item)}, got {shown(value)}")
+    raise InputError(f"{key} must be{_bounds(item) or ' text'}, got {shown(value)}")
 
 
 def _check_range(item: Field[Any], value: Any) -> None:

@@ -94,7 +94,7 @@ class CutDataset:
         return Shard(self.dataset.x_train, self.dataset.y_train, self.partition.shard(client, block))
 
     def test(self, block: int) -> Shard | None:
-        rows = partition.cut_test(self.dataset.y_test, (self.partition.labels[block],))[0]
+        rows = partition.cut_test(self.dataset.y_test, self.partition.tested[block])
         return Shard(self.dataset.x_test, self.dataset.y_test, rows) if len(rows) else None
 
 

@@ -1,7 +1,8 @@
 """Block-cyclic partition of a labelled data set, as index arithmetic. Pure; imports neither flwr nor torch.
 
-A block is a set of labels; a label's examples are shared out among the blocks that hold it; a block is then cut in
-sequence into one shard a client (the paper's experiments, "Model and Dataset").
+A block is a set of labels; a label's examples are shared out among the blocks that hold it, but for a part that is
+dealt to all blocks; a block is then cut in sequence into one shard a client (the paper's experiments, "Model and
+Dataset").
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ SIZE_DEVIATION = 0.2
 class Partition:
     """Who holds what. Shard (client, block) is ``order[block][bounds[block][client]:bounds[block][client + 1]]``.
 
-    order: for each block its rows of the training set; bounds: for each block N + 1 offsets; labels: each block's.
+    order: for each block its rows of the training set; bounds: for each block N + 1 offsets; labels: each block's own;
+    tested: (M, classes), what fraction of a label's test rows a block is judged on.
     """
 
     order: tuple[Rows, ...]
     bounds: tuple[Rows, ...]
     labels: tuple[tuple[int, ...], ...]
+    tested: NDArray[np.float64]
 
     def shard(self, client: int, block: int) -> Rows:
         """Return the rows of D_m^i."""
@@ -61,19 +64,21 @@ def cut(
     blocks: int,
     clients: int,
     labels_per_block: int,
+    block_skew: float,
     client_skew: float,
     shuffled: bool,
     seed: int,
 ) -> Partition:
     """Partition the training labels ``y`` into blocks and shards: nothing lost, nothing twice, no shard empty.
 
+    block_skew: the fraction of a label's rows that only the blocks of that label get; the rest is dealt to all blocks.
     client_skew: the fraction of a block that is sorted by label before it is cut; the rest stays where it was drawn.
     shuffled: blocks and shards keep their sizes, but their rows are dealt from the whole set at random.
     """
     labels = block_labels(blocks, classes, labels_per_block)
     order = tuple(
         _sort_fraction(rows, y, client_skew, generator(seed, "skew", block))
-        for block, rows in enumerate(_share_out(y, labels, seed))
+        for block, rows in enumerate(_share_out(y, labels, block_skew, seed))
     )
     bounds = tuple(
         _shard_bounds(len(rows), clients, block, generator(seed, "sizes", block)) for block, rows in enumerate(order)
@@ -81,22 +86,39 @@ def cut(
     if shuffled:
         everything = generator(seed, "shuffle").permutation(len(y)).astype(np.int64)
         order = tuple(np.split(everything, np.cumsum([len(rows) for rows in order])[:-1]))
-    return Partition(order, bounds, labels)
+    return Partition(order, bounds, labels, _tested(labels, classes, block_skew))
 
 
-def cut_test(y: NDArray[np.int64], labels: tuple[tuple[int, ...], ...]) -> tuple[Rows, ...]:
-    """Return, for each block, all test rows of its labels, in their order."""
-    return tuple(np.flatnonzero(np.isin(y, block)).astype(np.int64) for block in labels)
+def cut_test(y: NDArray[np.int64], tested: NDArray[np.float64]) -> Rows:
+    """Return a block's test rows, in their order: of each label the first ones, ``tested`` says what fraction."""
+    rows = [np.flatnonzero(y == label) for label in range(len(tested))]
+    parts = [found[: round(fraction * len(found))] for found, fraction in zip(rows, tested.tolist(), strict=True)]
+    return np.sort(np.concatenate(parts)).astype(np.int64)
 
 
-def _share_out(y: NDArray[np.int64], labels: tuple[tuple[int, ...], ...], seed: int) -> list[Rows]:
-    """Deal each label's rows, in random order, evenly to the blocks that hold it; return the blocks in random order."""
+def _tested(labels: tuple[tuple[int, ...], ...], classes: int, block_skew: float) -> NDArray[np.float64]:
+    """Return what fraction of a label's test rows a block is judged on: all of its own labels'.
+
+    Of the others' as many as make the block's test set as mixed as its training set.
+    """
+    holds = np.array([[label in block for label in range(classes)] for block in labels], np.float64)
+    dealt = block_skew * holds / holds.sum(axis=0) + (1 - block_skew) / len(labels)
+    return np.asarray(dealt / dealt.max(axis=0), np.float64)
+
+
+def _share_out(y: NDArray[np.int64], labels: tuple[tuple[int, ...], ...], block_skew: float, seed: int) -> list[Rows]:
+    """Deal each label's rows, in random order: so many evenly to the blocks that hold it, the rest evenly to all.
+
+    Return the blocks in random order.
+    """
     parts: list[list[Rows]] = [[] for _ in labels]
     for label in sorted({label for block in labels for label in block}):
         holders = [block for block, held in enumerate(labels) if label in held]
         rows = generator(seed, "share", label).permutation(np.flatnonzero(y == label)).astype(np.int64)
-        for holder, part in zip(holders, np.array_split(rows, len(holders)), strict=True):
-            parts[holder].append(part)
+        own = round(block_skew * len(rows))
+        for receivers, dealt in ((holders, rows[:own]), (range(len(labels)), rows[own:])):
+            for block, part in zip(receivers, np.array_split(dealt, len(receivers)), strict=True):
+                parts[block].append(part)
     return [generator(seed, "mix", block).permutation(np.concatenate(part)) for block, part in enumerate(parts)]
 
 

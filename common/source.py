@@ -44,6 +44,7 @@ def open_shards(config: RunConfig) -> Shards:
         config.blocks,
         config.clients,
         config.labels_per_block,
+        config.block_skew,
         config.client_skew,
         config.shuffled,
         config.seed,
@@ -68,7 +69,14 @@ def resolved(config: RunConfig, shards: Shards) -> RunConfig:
 
 @lru_cache(maxsize=4)
 def _cut(
-    name: str, blocks: int, clients: int, labels_per_block: int, client_skew: float, shuffled: bool, seed: int
+    name: str,
+    blocks: int,
+    clients: int,
+    labels_per_block: int,
+    block_skew: float,
+    client_skew: float,
+    shuffled: bool,
+    seed: int,
 ) -> CutDataset:
     dataset = _load(name)
     return CutDataset(
@@ -79,6 +87,7 @@ def _cut(
             blocks=blocks,
             clients=clients,
             labels_per_block=labels_per_block,
+            block_skew=block_skew,
             client_skew=client_skew,
             shuffled=shuffled,
             seed=seed,

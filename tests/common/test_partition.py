@@ -14,7 +14,8 @@ from common.partition import Partition, block_labels, cut, cut_test
 
 
 def cut_of(y: Any, **changes: Any) -> Partition:
-    options = {"classes": 10, "blocks": 5, "clients": 4, "labels_per_block": 4, "client_skew": 1.0, "shuffled": False}
+    options = {"classes": 10, "blocks": 5, "clients": 4, "labels_per_block": 4, "shuffled": False}
+    options |= {"block_skew": 1.0, "client_skew": 1.0}
     return cut(np.asarray(y, np.int64), **{**options, "seed": 0, **changes})
 
 
@@ -36,6 +37,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
         "blocks": blocks,
         "labels_per_block": draw(st.integers(least, classes)),
         "clients": draw(st.integers(1, 12)),
+        "block_skew": draw(st.sampled_from([0.0, 0.3, 1.0])),
         "client_skew": draw(st.sampled_from([0.0, 0.3, 1.0])),
         "shuffled": draw(st.booleans()),
         "seed": draw(st.integers(0, 2**40)),
@@ -62,7 +64,7 @@ def test_a_block_holds_only_its_labels(case: tuple[Any, dict[str, Any]]) -> None
     y, options = case
     assume(not options["shuffled"])
     try:
-        partition = cut_of(y, **options)
+        partition = cut_of(y, **{**options, "block_skew": 1.0})
     except InputError:
         assume(False)
     for rows, labels in zip(partition.order, partition.labels, strict=True):
@@ -93,6 +95,25 @@ def test_a_labels_rows_are_shared_out_evenly() -> None:
         ]
         assert len(shares) == 2
         assert max(shares) - min(shares) <= 1
+
+
+def test_what_is_not_skewed_of_a_label_is_dealt_to_all_blocks() -> None:
+    partition = cut_of(np.repeat(np.arange(10), 100), labels_per_block=2, block_skew=0.4)
+    counts = [np.bincount(np.repeat(np.arange(10), 100)[rows], minlength=10).tolist() for rows in partition.order]
+    # 40 of a label's 100 rows are its block's alone; each of the 5 blocks gets 12 of the other 60.
+    assert counts[0] == [52, 52, 12, 12, 12, 12, 12, 12, 12, 12]
+    assert counts[4] == [12, 12, 12, 12, 12, 12, 12, 12, 52, 52]
+
+
+@given(st.floats(0, 1), st.sampled_from([2, 4, 6, 8, 10]))
+def test_a_test_set_is_mixed_as_the_blocks_training_set(skew: float, labels_per_block: int) -> None:
+    """Where every label is held by as many blocks."""
+    y = np.repeat(np.arange(10), 1000)
+    partition = cut_of(y, labels_per_block=labels_per_block, block_skew=skew)
+    for rows, tested in zip(partition.order, partition.tested, strict=True):
+        trained, judged = (np.bincount(y[some], minlength=10) for some in (rows, cut_test(y, tested)))
+        assert judged.max() == 1000
+        assert trained / trained.sum() == pytest.approx(judged / judged.sum(), abs=5e-3)
 
 
 def test_full_skew_cuts_a_block_sorted_by_label() -> None:
@@ -148,9 +169,9 @@ def test_one_seed_gives_one_partition_and_another_seed_another() -> None:
 
 def test_a_blocks_test_set_has_all_test_rows_of_its_labels() -> None:
     y = labels_of(500, 10, seed=3)
-    labels = block_labels(5, 10, 4)
-    for rows, held in zip(cut_test(y, labels), labels, strict=True):
-        assert rows.tolist() == [row for row in range(500) if y[row] in held]
+    partition = cut_of(y)
+    for tested, held in zip(partition.tested, partition.labels, strict=True):
+        assert cut_test(y, tested).tolist() == [row for row in range(500) if y[row] in held]
 
 
 @pytest.mark.parametrize(
