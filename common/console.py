@@ -1,7 +1,8 @@
-"""How a long-running command speaks and ends: one line a thing, signals as an event, exit codes 0, 1 and 2."""
+"""How a long-running command speaks and ends: one line a thing, signals as an event, exit codes."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -57,8 +58,34 @@ class Signals:
             raise KeyboardInterrupt
 
 
-def run(command: Callable[[], int], name: str, *, verbose: bool = False) -> int:
-    """Return the command's exit code; errors that it foresees become one line, before which ``verbose`` shows where."""
+def run(command: Callable[[], int], name: str, *, verbose: bool = False, interrupted: str = "") -> int:
+    """Return the command's exit code; errors that it foresees become one line, before which ``verbose`` shows where.
+
+    interrupted: how to go on, said after Ctrl-C or SIGTERM; '': the command has ``Signals`` of its own.
+    """
+    if not interrupted:
+        return _foreseen(command, name, verbose=verbose)
+    # Noted, not told by the exception: whoever is in between, a C++ library say, may let another one out.
+    terminated = threading.Event()
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        terminated.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        code = _foreseen(command, name, verbose=verbose)
+    except BaseException as error:
+        if not (terminated.is_set() or isinstance(error, KeyboardInterrupt)):
+            raise
+        code = 128 + signal.SIGINT
+        say(f"\n{name}: interrupted; {interrupted}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 128 + signal.SIGTERM if terminated.is_set() else code
+
+
+def _foreseen(command: Callable[[], int], name: str, *, verbose: bool) -> int:
     try:
         return command()
     except (InputError, RunError) as error:
@@ -76,3 +103,8 @@ def run(command: Callable[[], int], name: str, *, verbose: bool = False) -> int:
         # Whoever read what is printed, `head` say, has seen enough; Python would complain once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if verbose or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        say(f"{name}: the disk is full ({error.filename or error.strerror}); make room and go on with --resume")
+        return 1

@@ -21,4 +21,5 @@ def main(grid: Grid, context: Context) -> None:
     """Run the one configuration of the run-config; its folder is relative to the SuperLink's working directory."""
     config = RunConfig.from_mapping(context.run_config)
     folder = RunFolder(Path(config.output or f"runs/flower-{context.run_id}").absolute())
+    folder.refuse_to_lose("keep it by another `output`, or remove it")
     train([Run(config, folder)], EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,6 +23,7 @@ from server.psgd import Predictors, Vector
 _BATCH = 250
 
 
+LOG = logging.getLogger("perennial")
 # Tells for each of ``rows`` of x and y whether the model's best guess is its label; called from several threads.
 Right = Callable[[Vector, NDArray[Any], NDArray[np.int64], Rows], NDArray[np.bool_]]
 
@@ -29,14 +33,23 @@ class TorchRight:
 
     def __init__(self, network: nn.Module, layout: Layout) -> None:
         self._network, self._layout = network.eval(), layout
+        # A copy for each thread: for the time of a call, functional_call puts the model's weights into the module.
+        self._copies = threading.local()
         # Evaluators bring threads of their own: torch's wait by spinning, which on a busy machine takes ages.
         torch.set_num_threads(1)
 
     def __call__(self, model: Vector, x: NDArray[Any], y: NDArray[np.int64], rows: Rows) -> NDArray[np.bool_]:
         state = {name: torch.from_numpy(array.copy()) for name, array in self._layout.unflatten(model).items()}
         with torch.inference_mode():
-            guesses = torch.func.functional_call(self._network, state, torch.from_numpy(as_float(x[rows])))
+            guesses = torch.func.functional_call(self._own(), state, torch.from_numpy(as_float(x[rows])))
         return np.asarray(guesses.argmax(1).numpy() == y[rows])
+
+    def _own(self) -> nn.Module:
+        """Return this thread's copy."""
+        if not hasattr(self._copies, "network"):
+            self._copies.network = copy.deepcopy(self._network)
+        network: nn.Module = self._copies.network
+        return network
 
 
 class Evaluator:
@@ -45,6 +58,9 @@ class Evaluator:
     def __init__(self, right: Right, shards: Shards) -> None:
         self._right = right
         self._tests = [shards.test(block) for block in range(shards.blocks)]
+        missing = [str(block) for block, test in enumerate(self._tests) if test is None]
+        if missing and len(missing) < shards.blocks:
+            LOG.warning("nothing is evaluated: block %s has no test set, others have one", ", ".join(missing))
         self._known: dict[int, tuple[Vector, dict[int, float]]] = {}
         self._threads = ThreadPoolExecutor(os.cpu_count())
 

@@ -55,12 +55,22 @@ class RunFolder:
         except (yaml.YAMLError, TypeError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}") from error
 
-    def start(self, config: RunConfig, layout: Layout, initial: Vector) -> None:
-        """Begin anew: what an earlier run left here and would be taken for this one's goes first."""
-        self.path.mkdir(parents=True, exist_ok=True)
+    def refuse_to_lose(self, remedy: str) -> None:
+        """Raise where rounds are there that a start would wipe: a deployed run cannot be had again."""
+        if self.metrics.exists() and (rounds := self.metrics.read_bytes().count(b"\n")):
+            raise InputError(f"{self.path} holds a run of {rounds} rounds; {remedy}")
+
+    def discard(self) -> None:
+        """Remove what an earlier run left here and would be taken for the next one's."""
         self.manifest.unlink(missing_ok=True)
         for stale in [*self.checkpoints.glob("*"), *(self.path / "predictors").glob("*")]:
             stale.unlink()
+        self.metrics.unlink(missing_ok=True)
+
+    def start(self, config: RunConfig, layout: Layout, initial: Vector) -> None:
+        """Begin anew."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.discard()
         self.metrics.write_bytes(b"")
         replace_file(self.path / "initial.safetensors", _model(layout, initial))
         replace_file(self.path / "config.yaml", yaml.safe_dump(config.to_mapping(), sort_keys=False).encode())

@@ -48,7 +48,7 @@ class TerminalProgress:
         self._stream.flush()
 
     def _text(self, record: RoundRecord, schedule: Schedule) -> str:
-        """Return cycle, block, round, loss, chosen chain, accuracies, rounds a second and time left."""
+        """Return cycle, block, round, time left, rounds a second, loss, chosen chain and accuracies."""
         slot, total = record.slot, schedule.total_rounds
         assert self._first is not None
         passed = time.monotonic() - self._first[1]
@@ -57,12 +57,13 @@ class TerminalProgress:
         missing = record.clients_asked - record.clients_answered
         parts = [
             f"cycle {slot.cycle + 1} block {schedule.names[slot.block]} round {slot.server_round}{of_total}",
+            *([f"{_duration((total - slot.server_round) / speed)} left"] if speed and total else []),
+            *([f"{speed:.1f} rounds/s"] if speed else []),
             f"loss {record.train_losses['mixed']:.3f}",
             *([f"chosen {record.chosen}"] if record.chosen else []),
             *([f"{missing} of {record.clients_asked} clients missing"] if missing else []),
+            # Last, since names may be long and a terminal's line is cut.
             *(f"{name} {mean:.1%}" for name, mean in zip(self._names, self._means, strict=True) if mean is not None),
-            *([f"{speed:.1f} rounds/s"] if speed else []),
-            *([f"{_duration((total - slot.server_round) / speed)} left"] if speed and total else []),
         ]
         return "  ".join(parts)
 

@@ -49,9 +49,14 @@ def median(models: Sequence[Vector]) -> Vector:
     return np.median(np.stack(models), axis=0).astype(np.float32)
 
 
+def trimmed(trim: float, count: int) -> int:
+    """Return floor(trim * count), of the numbers as they are written: 0.29 * 100 is a little under 29 in binary."""
+    return math.floor(trim * count + 1e-9)
+
+
 def trimmed_mean(models: Sequence[Vector], trim: float) -> Vector:
     """Return the coordinate-wise mean without the floor(trim * n) smallest and largest values."""
-    cut = int(trim * len(models))
+    cut = trimmed(trim, len(models))
     ordered = np.sort(np.stack(models), axis=0)
     kept: Vector = ordered[cut : len(models) - cut].mean(axis=0, dtype=np.float64).astype(np.float32)
     return kept

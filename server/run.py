@@ -21,7 +21,7 @@ from server.checkpoint import Checkpoint, check_same_config, load_latest, save_c
 from server.evaluate import Evaluator, Right, TorchRight
 from server.fleet import Fleet
 from server.folder import Metrics, RunFolder
-from server.psgd import SEPARATE, Chains, Predictors
+from server.psgd import SEPARATE, Chains, Predictors, Vector
 from server.readers import reader_of
 from server.state import RoundRecord, State
 from server.strategies import ScheduleOver, strategy_for
@@ -54,7 +54,10 @@ def prepare(run: Run) -> Run:
     models.build(config.model, shards.shape, shards.classes)
     names = schedule_of(config).names
     if len(names) != shards.blocks:
-        raise InputError(f"the clock names {len(names)} blocks ({', '.join(names)}), the data has {shards.blocks}")
+        raise InputError(
+            f"the clock names {len(names)} blocks ({', '.join(names)}), the data has {shards.blocks}; set blocks to "
+            f"{len(names)}, or cut the data so"
+        )
     return replace(run, config=config)
 
 
@@ -86,7 +89,10 @@ def train(
     state = State(None, Chains.start(initial, separate), tuple(Predictors.start(initial, blocks) for _ in runs))
     fleet = Fleet(config, blocks)
     schedule = schedule_of(config)
-    saved = _saved(runs) if resume else None
+    saved = _saved(runs, initial) if resume else None
+    if saved is not None and all(run.folder.is_complete() for run in runs):
+        LOG.info("%s is done", runs[0].folder.path)
+        return
     if saved is None:
         for run in runs:
             run.folder.start(run.config, layout, initial)
@@ -114,7 +120,7 @@ def train(
         run.folder.write_predictors(run.config, schedule, layout, predictors, accuracy)
 
 
-def _saved(runs: Sequence[Run]) -> Checkpoint | None:
+def _saved(runs: Sequence[Run], initial: Vector) -> Checkpoint | None:
     """Return the checkpoint of a pass, kept in its first run's folder, if it fits; None where the pass has none."""
     saved = load_latest(runs[0].folder.checkpoints)
     if saved is None:
@@ -125,6 +131,11 @@ def _saved(runs: Sequence[Run]) -> Checkpoint | None:
     if len(saved.positions) != len(runs):
         raise InputError(
             f"--resume: the checkpoint was of {len(saved.positions)} runs together, this is of {len(runs)}"
+        )
+    if saved.state.chains.mixed.shape != initial.shape:
+        raise InputError(
+            f"--resume: the checkpoint's model has {saved.state.chains.mixed.size} parameters, "
+            f"{runs[0].config.model} has {initial.size} now; they must agree"
         )
     return saved
 

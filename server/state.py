@@ -8,19 +8,24 @@ from typing import Any
 
 from common.schedule import Slot
 from server.exchange import Rejection
-from server.psgd import Chains, Predictors, Vector
+from server.psgd import MIXED, SEPARATE, Chains, Predictors, Vector
 
 Sizes = Mapping[str, int]
+CHAINS = (MIXED, SEPARATE)
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What happened in a round. Bytes are by chain; losses are of the models that the round produced."""
+    """What happened in a round, over all its attempts. Bytes are by chain; losses are of the models it produced.
+
+    rejections: the last of each node, since a round may be attempted for days.
+    """
 
     slot: Slot
     attempts: int = 0
     clients_asked: int = 0
     clients_answered: int = 0
+    clients_rejected: int = 0
     rejections: tuple[Rejection, ...] = ()
     quarantined: tuple[int, ...] = ()
     bytes_down: Sizes = field(default_factory=dict)
@@ -44,7 +49,7 @@ class RoundRecord:
             "chosen": self.chosen if len(mine) > 1 else None,
             "clients-asked": self.clients_asked,
             "clients-answered": self.clients_answered,
-            "clients-rejected": sum(len(rejection.clients) for rejection in self.rejections),
+            "clients-rejected": self.clients_rejected,
             "rejections": [
                 {"node": str(r.node), "clients": list(r.clients), "reason": r.reason} for r in self.rejections
             ],
@@ -63,9 +68,6 @@ class RoundRecord:
         rejections = tuple(Rejection(**{**one, "clients": tuple(one["clients"])}) for one in value["rejections"])
         quarantined = tuple(value["quarantined"])
         return cls(**{**value, "slot": Slot(**value["slot"]), "rejections": rejections, "quarantined": quarantined})
-
-
-CHAINS = ("mixed", "separate")
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,17 @@ from common.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 done, 1 the run failed, 2 bad usage or input, 130 interrupted."""
+    """Return the exit code: 0 done, 1 the run failed, 2 bad usage or input, 130 or 143 interrupted."""
     options = _parser().parse_args(arguments)
     console.log_to_console(verbose=options.verbose)
     # Models named package.module:factory may lie beside the experiment file.
     sys.path.append(os.getcwd())
-    try:
-        return console.run(lambda: options.command(options), "flower-simulation", verbose=options.verbose)
-    except KeyboardInterrupt:
-        console.say("\nflower-simulation: interrupted; --resume goes on from the last checkpoint")
-        return 130
+    return console.run(
+        lambda: options.command(options),
+        "flower-simulation",
+        verbose=options.verbose,
+        interrupted="--resume goes on from the last checkpoint",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -55,6 +56,8 @@ def _shards(options: argparse.Namespace) -> int:
     if groups > len(source.clients):
         raise InputError(f"--split must be at most the {len(source.clients)} clients, got {groups}")
     places.folder(options.output)
+    if any(options.output.iterdir()):
+        raise InputError(f"{options.output} is not empty, and old shards would mix with new; choose another folder")
     for place in range(groups):
         folder = options.output if groups == 1 else options.output / f"node-{place}"
         shards.write(folder, source, source.clients[place::groups], with_test=groups == 1)
@@ -64,7 +67,7 @@ def _shards(options: argparse.Namespace) -> int:
     return 0
 
 
-_SHARD_KEYS = ("data", "blocks", "clients", "labels-per-block", "client-skew", "shuffled", "seed")
+_SHARD_KEYS = ("data", "blocks", "clients", "labels-per-block", "block-skew", "client-skew", "shuffled", "seed")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,8 +29,6 @@ import ray
 
 # Orders and updates of a round; Ray would take a third of the machine's memory.
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
-
-
 # Ray gives a node 30 s to start, which a machine busy with other things may not keep.
 _ATTEMPTS = 3
 
@@ -57,14 +56,23 @@ def connected(*, verbose: bool) -> Iterator[int]:
 
 
 def _start(options: dict[str, Any]) -> None:
+    terminate = signal.getsignal(signal.SIGTERM)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ray.init(**options)
             return
+        except SystemExit:
+            # Ray's own answer to SIGTERM while it starts.
+            if callable(terminate):
+                terminate(signal.SIGTERM, None)
+            raise
         except Exception as error:  # Ray raises bare exceptions of its own
             ray.shutdown()
             where = f"at {options['address']} cannot be reached" if "address" in options else "did not start"
             if attempt == _ATTEMPTS or "address" in options:
                 raise RunError(f"Ray {where} ({' '.join(str(error).split())[:200]})") from error
+        finally:
+            # Ray takes SIGTERM for a crash, of which it prints the stack.
+            signal.signal(signal.SIGTERM, terminate)

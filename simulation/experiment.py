@@ -5,6 +5,7 @@ A run may have a ``name``; the others are named by what differs between them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -39,14 +40,27 @@ class Experiment:
     passes: tuple[tuple[NamedRun, ...], ...]
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML as it is safe to read, in which a key may not stand twice: the last would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            names = [key.value for key, _ in node.value]
+            raise ValueError(f"a key stands twice: {next(name for name in names if names.count(name) > 1)}")
+        return mapping
+
+
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Return the experiment of a file; ``overrides`` are key=value, and win over every run's own value."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), _UniqueKeys)
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {_short(error)}") from error
+    if content is None:
+        raise InputError(f"{path} is empty; it must hold keys and values, as `strategy: mc-psgd`")
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold keys and values, got {type(content).__name__}")
     changes = dict(_override(text) for text in overrides)
@@ -146,6 +160,9 @@ def _override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise InputError(f"--set takes key=value, got {shown(text)}")
+    # No key takes a mapping: what YAML would read as one is text with a colon, as a clock's blocks are.
+    if re.match(r"\w[\w ,-]*: ", value):
+        return key.strip(), value
     try:
         return key.strip(), yaml.safe_load(value)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

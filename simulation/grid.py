@@ -150,7 +150,7 @@ class RayGrid(Grid):
         """Return what is ready after at most ``timeout`` seconds; waits for one reply, takes all that are there."""
         if not references:
             return []
-        ready, _ = ray.wait(references, num_returns=1, timeout=None if timeout == float("inf") else timeout)
+        ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
         if ready and len(references) > 1:
             ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
         return [self._take(reference) for reference in ready]

@@ -108,7 +108,7 @@ def page(runs: Sequence[RunResult], title: str, images: Mapping[str, bytes]) -> 
 def targets(runs: Sequence[RunResult]) -> list[float]:
     """Accuracies worth asking the cost of: the multiples of 5 % under the lowest and the highest of the runs' bests."""
     bests = [run.best.accuracy for run in runs if run.best]
-    # 1e-9: 0.60 / 0.05 is a little under 12 in binary.
+    # 1e-9, as where it is reached: 0.60 / 0.05 is a little under 12 in binary.
     steps = sorted({math.floor(best / 0.05 + 1e-9) for best in bests if best in (min(bests), max(bests))})
     return [step * 5 / 100 for step in steps if step > 0]
 
@@ -196,7 +196,7 @@ def _rejected(runs: Sequence[RunResult]) -> str:
     lost = [(run.name, int(run.rounds.clients_rejected.sum())) for run in runs]
     if any(count for _, count in lost):
         said = "; ".join(f"{escape(name)}: {_count(count, 'client')}" for name, count in lost if count)
-        parts.append(f"<p>Clients whose work was not taken, counted once a round: {said}.</p>")
+        parts.append(f"<p>Clients whose work was not taken, counted once an attempt: {said}.</p>")
     if rows:
         parts.append(_table(["run", "node", "clients", "updates", "rounds", "reason"], rows, words=True))
     if len(ranked) > MOST_REJECTIONS:

@@ -81,8 +81,8 @@ class Spread:
     """Mean, least and greatest of the mean accuracies measured in some stretch of a run."""
 
     mean: float
-    minimum: float
-    maximum: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +177,8 @@ class RunResult:
         return bool(np.any(self.rounds.chosen != NONE))
 
     def reach(self, target: float) -> Cost | None:
-        """What it took to first measure a mean accuracy of at least `target`; None: never reached."""
-        reached = self.evaluated[self.mean_accuracy >= target]
+        """What it took to first measure a mean accuracy of at least `target`, to rounding; None: never reached."""
+        reached = self.evaluated[self.mean_accuracy >= target - 1e-9]
         return self._cost(int(reached[0])) if len(reached) else None
 
     def separate_share(self, window: int) -> tuple[IntArray, FloatArray]:
@@ -192,12 +192,13 @@ class RunResult:
         chosen, ends = self.rounds.chosen, self.rounds.server_round
         starts = range(0, len(chosen), window)
         edges = [int(ends[start]) - 1 for start in starts] + [int(last) for last in ends[-1:]]
-        return np.array(edges, dtype=np.int64), np.array([_share(chosen[start : start + window]) for start in starts])
+        shares = [share_won(chosen[start : start + window]) for start in starts]
+        return np.array(edges, dtype=np.int64), np.array(shares)
 
     @property
     def separate_share_by_block(self) -> FloatArray:
         """Share of each block's rounds won by the separate chain, (M,); NaN: none of them chose."""
-        return np.array([_share(self.rounds.chosen[self.rounds.block == block]) for block in range(self.blocks)])
+        return np.array([share_won(self.rounds.chosen[self.rounds.block == block]) for block in range(self.blocks)])
 
     def _cost(self, index: int) -> Cost:
         return Cost(
@@ -224,6 +225,7 @@ def compare(runs: Sequence[RunResult]) -> Comparison:
     return Comparison(same, {key: values for key, values in columns.items() if key not in same})
 
 
-def _share(chosen: IntArray) -> float:
+def share_won(chosen: IntArray) -> float:
+    """Return the share of the votes that the separate chain won; NaN without votes."""
     voted = np.count_nonzero(chosen != NONE)
     return np.count_nonzero(chosen == SEPARATE) / voted if voted else float("nan")

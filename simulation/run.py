@@ -48,8 +48,9 @@ def _run_passes(passes: Sequence[Sequence[Run]], *, resume: bool, verbose: bool)
         for number, runs in enumerate(passes, 1):
             config = runs[0].config
             nodes = config.nodes or min(cpus, config.clients)
-            names = [run.folder.path.name if len(runs) > 1 else run.config.strategy for run in runs]
-            if len(passes) > 1:
+            several = len(passes) > 1
+            names = [run.folder.path.name if several or len(runs) > 1 else run.config.strategy for run in runs]
+            if several:
                 print(f"pass {number} of {len(passes)}: {', '.join(names)}", flush=True)
             grid.begin(nodes, config.to_mapping())
             progress, right = TerminalProgress(names), _right(config)

@@ -61,7 +61,7 @@ def summary(runs: Sequence[RunResult]) -> list[Column]:
         _accuracies("best %", [run.best.accuracy if run.best else None for run in runs]),
         Column("at round", tuple(str(run.best.server_round) if run.best else MISSING for run in runs)),
         _accuracies("last cycle %", [cycle.mean if cycle else None for cycle in cycles]),
-        Column("min..max", tuple(f"{percent(c.minimum)}..{percent(c.maximum)}" if c else MISSING for c in cycles)),
+        Column("min..max", tuple(f"{percent(c.least)}..{percent(c.most)}" if c else MISSING for c in cycles)),
         *(
             replace(_accuracies(name, [_final_on(run, block) for run in runs]), about="blocks")
             for block, name in enumerate(shared_block_names(runs))

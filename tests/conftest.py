@@ -1,12 +1,9 @@
-"""What tests of several packages share: folders of shards written by hand, one Ray for all, and process tables."""
+"""What tests of several packages share: folders of shards written by hand, what a run wrote, and one Ray for all."""
 
 from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -28,14 +25,6 @@ if TYPE_CHECKING:
 # A busy machine is no fault of the code.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
-
-COMMAND = Path(sys.executable).with_name("flower-simulation")
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
 
 
 def make_data(blocks: int, clients: int, *, seed: int = 0, drift: float = 2.0) -> Data:
@@ -79,50 +68,6 @@ def read_metrics(run: Path, *, times: bool = False) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl, without the seconds unless asked: no two runs have the same."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return rows if times else [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
-
-
-def environment(**extra: str) -> dict[str, str]:
-    """Return the environment of a subprocess: quiet, and tied to no cluster."""
-    kept = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    return {**kept, **QUIET, **extra}
-
-
-def run_command(*arguments: str | Path, cwd: Path, timeout: float = 800) -> subprocess.CompletedProcess[str]:
-    """Run flower-simulation as a user does."""
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """Return the command lines of all processes below ``pid``, by process id."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    below, grew = {pid}, True
-    while grew:
-        found = {child for child, parent in parents.items() if parent in below}
-        grew = not found <= below
-        below |= found
-    return {child: line for child in below - {pid} if (line := command_line(child))}
-
-
-def command_line(pid: int) -> str:
-    """Return a process's command line; empty where it is gone or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
-    except OSError:
-        return ""
 
 
 @pytest.fixture

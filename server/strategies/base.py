@@ -205,9 +205,12 @@ class BlockCyclic(Strategy):
         for rejection in answered.rejections:
             if rejection.bad:
                 self.fleet.quarantine.reject(self.fleet.host(rejection.node), record.slot.server_round)
-        for node in answered.replies:
-            self.fleet.quarantine.accept(self.fleet.host(node))
+            if rejection.failed:
+                self.fleet.doubt(rejection.node)
         is_train = exchange.message_type == MessageType.TRAIN
+        # A sensible vote makes no wrong update good.
+        for node in answered.replies if is_train else ():
+            self.fleet.quarantine.accept(self.fleet.host(node))
         down, up = dict(record.bytes_down), dict(record.bytes_up)
         for chain, model in exchange.models.items():
             size = protocol.size_of(model)
@@ -221,7 +224,8 @@ class BlockCyclic(Strategy):
             clients_asked=record.clients_asked + is_train * sum(len(o.clients) for o in exchange.orders.values()),
             clients_answered=record.clients_answered
             + is_train * sum(len(exchange.orders[node].clients) for node in answered.replies),
-            rejections=record.rejections + answered.rejections,
+            clients_rejected=record.clients_rejected + sum(len(one.clients) for one in answered.rejections),
+            rejections=tuple({one.node: one for one in record.rejections + answered.rejections}.values()),
             bytes_down=down,
             bytes_up=up,
         )
@@ -239,7 +243,7 @@ class BlockCyclic(Strategy):
         if self.config.aggregation == "median":
             return float(np.median(losses))
         if self.config.aggregation == "trimmed-mean":
-            cut = int(self.config.trim * len(losses))
+            cut = psgd.trimmed(self.config.trim, len(losses))
             return math.fsum(sorted(losses)[cut : len(losses) - cut]) / (len(losses) - 2 * cut)
         weights = weights_of(counts, self.config.weighting)
         return math.fsum(loss * weight for loss, weight in zip(losses, weights, strict=True)) / math.fsum(weights)

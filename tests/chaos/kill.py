@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.processes import Command
 from tests.conftest import read_metrics
+from tests.processes import Command
 
 # Both chains win rounds; cohorts are drawn; three runs share one pass, so three metrics files must agree.
 EXPERIMENT = {

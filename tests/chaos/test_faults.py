@@ -22,7 +22,8 @@ from server.state import RoundRecord
 from simulation.grid import RayGrid
 from tests.chaos.grid import CORRUPTIONS, ChaosGrid
 from tests.chaos.replay import Replay, Rules
-from tests.conftest import descendants, make_data, read_metrics, read_predictors, write_folder
+from tests.conftest import make_data, read_metrics, read_predictors, write_folder
+from tests.processes import worker_pids
 
 BOUND = 3.0
 NODES = 5
@@ -106,10 +107,6 @@ def test_rounds_without_a_quorum_are_repeated_and_count_once(chaos: Chaos) -> No
 # --- Workers that die or stand still ----------------------------------------------------------------------------------
 
 
-def workers() -> list[int]:
-    return sorted(pid for pid, line in descendants(os.getpid()).items() if line.startswith("ray::Worker"))
-
-
 class Strike:
     """Does something to a worker at the end of some rounds, or ``delay`` seconds into the next one."""
 
@@ -117,7 +114,7 @@ class Strike:
         self.rounds, self.act, self.delay, self.struck = rounds, act, delay, 0
 
     def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
-        if record.slot.server_round in self.rounds and (found := workers()):
+        if record.slot.server_round in self.rounds and (found := worker_pids()):
             self.struck += 1
             threading.Timer(self.delay, self.act, (found[self.struck % len(found)],)).start()
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from server.run import _say_what_is_averaged
 from simulation.scratch import remove_abandoned, scratch_folder
 from tests.conftest import Simulate, make_data, read_metrics, write_folder
 from tests.fuzz.samples import a_checkpoint
+from tests.processes import wait_until
 from tests.server.conftest import FakeGrid
 
 KEYS = {
@@ -116,12 +116,17 @@ def test_what_a_kill_left_beside_the_checkpoints_goes_with_the_next_one(tmp_path
 
 
 HOLD = """
-import time
+import sys
 from simulation.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").write_text("x")
-    time.sleep(300)
+    sys.stdin.read()
 """
+
+
+def end(owner: subprocess.Popen[bytes]) -> None:
+    owner.kill()
+    owner.communicate()
 
 
 def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_is_not(
@@ -130,16 +135,14 @@ def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_is_not
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "perennial-not-ours").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    owners = [subprocess.Popen([sys.executable, "-c", HOLD], env=environment) for _ in range(2)]
-    deadline = time.monotonic() + 60
-    while len(list(tmp_path.glob("perennial-*/file"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    owners[0].kill()
-    owners[0].wait()
+    # They hold their folders until this process closes their input, which it does by ending too.
+    command = [sys.executable, "-c", HOLD]
+    owners = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) for _ in range(2)]
+    wait_until(lambda: len(list(tmp_path.glob("perennial-*/file"))) == 2, 60, "two folders")
+    end(owners[0])
     remove_abandoned()
     left = [path.parent for path in tmp_path.glob("perennial-*/file")]
-    owners[1].kill()
-    owners[1].wait()
+    end(owners[1])
     assert len(left) == 1
     with scratch_folder() as own:
         assert own.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +78,29 @@ def test_overlapping_test_sets_of_a_cut_data_set_are_judged_alike() -> None:
     assert expected[2] == 0.0
 
 
-def test_a_block_without_test_set_gives_no_accuracies(folder: Path) -> None:
+def test_batches_judged_at_once_do_not_see_each_others_models() -> None:
+    """Threads share the evaluator, and a call puts its model into a module."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4000, 1, 16, 16)).astype(np.float32), rng.integers(0, 10, 4000)
+    layout = models.layout("cnn", (1, 16, 16), 10)
+    right = TorchRight(models.build("cnn", (1, 16, 16), 10), layout)
+    some = [rng.normal(size=layout.size, scale=0.2).astype(np.float32) for _ in range(8)]
+    rows = [np.arange(start, start + 100) for start in range(0, 4000, 100)]
+    alone = [right(some[at % 8], x, y, batch) for at, batch in enumerate(rows)]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda at: right(some[at % 8], x, y, rows[at]), range(len(rows))))
+    assert all((one == other).all() for one, other in zip(alone, together, strict=True))
+
+
+def test_a_block_without_test_set_gives_no_accuracies_and_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (folder / "test" / "block-1.npz").unlink()
     assert an_evaluator(ShardFolder(folder)).accuracies([Predictors((always(0),) * 2, (1, 1))]) is None
+    assert [record.message for record in caplog.records] == [
+        "nothing is evaluated: block 1 has no test set, others have one"
+    ]
+    caplog.clear()
     nothing = an_evaluator(NoData((2, 3), 3, 2))
     assert nothing.accuracies([Predictors((always(0),) * 2, (1, 1))]) is None
+    assert caplog.records == []

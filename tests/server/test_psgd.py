@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.psgd import Chains, Predictors, choose, fold, mean, median, trimmed_mean
+from server.psgd import Chains, Predictors, choose, fold, mean, median, trimmed, trimmed_mean
 
 
 def vector(*values: float) -> Any:
@@ -84,6 +84,11 @@ def test_losses_that_are_not_finite_are_never_compared(mixed: float, separate: f
 
 def test_one_wild_model_does_not_move_the_median() -> None:
     assert median([vector(1, 5), vector(2, 4), vector(1e30, -1e30)]).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(("trim", "count", "dropped"), [(0.29, 100, 29), (0.25, 3, 0), (0.1, 10, 1), (0.07, 100, 7)])
+def test_what_is_trimmed_is_counted_as_written(trim: float, count: int, dropped: int) -> None:
+    assert trimmed(trim, count) == dropped
 
 
 def test_the_trimmed_mean_drops_both_ends_of_each_coordinate() -> None:

@@ -145,6 +145,26 @@ def test_resume_refuses_another_configuration_and_damaged_checkpoints(make_run: 
         train([run], real_nodes(run), nodes=2, resume=True)
 
 
+def test_resume_of_a_run_that_is_done_waits_for_nobody(make_run: Callable[..., Run]) -> None:
+    run = make_run("run")
+    train([run], real_nodes(run), nodes=2)
+    before = run.folder.manifest.read_bytes()
+
+    def unexpected(message: Message) -> None:
+        raise AssertionError("a run that is done asks nobody")
+
+    train([run], real_nodes(run, unexpected), nodes=2, resume=True)
+    assert run.folder.manifest.read_bytes() == before
+
+
+def test_resume_refuses_a_model_of_another_size(make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run("run")
+    train([run], real_nodes(run), nodes=2)
+    monkeypatch.setattr("server.run.models.initial", lambda *_: np.zeros(3, np.float32))
+    with pytest.raises(InputError, match=r"--resume: the checkpoint's model has \d+ parameters, linear has 3 now"):
+        train([run], real_nodes(run), nodes=2, resume=True)
+
+
 def test_a_finished_run_has_everything_the_design_names(make_run: Callable[..., Run]) -> None:
     run = make_run("run", eval_every=2)
     train([run], real_nodes(run), nodes=2)

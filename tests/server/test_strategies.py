@@ -167,6 +167,10 @@ def test_a_round_without_quorum_is_repeated_and_folded_once(run_strategy: RunStr
     outcome = run_strategy(grid, strategy="mm-psgd")
     row = outcome.watcher.records[2].row(("mixed",))
     assert (row["attempts"], row["clients-asked"], row["clients-answered"], row["clients-rejected"]) == (3, 12, 6, 6)
+    # A round may be attempted for days: of each node the last rejection is kept.
+    assert len(row["rejections"]) == 3
+    # A node that failed is asked again who it is.
+    assert sorted(grid.queries[4:]) == [11, 11, 12, 12, 13, 13]
     assert [record.slot.server_round for record in outcome.watcher.records] == list(range(1, 9))
     assert outcome.predictors == [3.5, 5.5]
     assert outcome.folded == (4, 4)
@@ -341,3 +345,17 @@ def test_a_round_may_be_repeated_for_days(run_strategy: RunStrategy) -> None:
     grid = a_grid(sabotage=fails(set(FOUR), 1, times=1100))
     outcome = run_strategy(grid, strategy="fedavg", round_attempts=0, quarantine_after=0)
     assert outcome.watcher.records[0].attempts == 1101
+
+
+@pytest.mark.parametrize(("strategy", "rounds_per_block"), [("mc-psgd", 1), ("mc-psgd", 3), ("ifca", 3)])
+def test_good_votes_do_not_make_up_for_wrong_updates(
+    run_strategy: RunStrategy, strategy: str, rounds_per_block: int
+) -> None:
+    grid = a_grid(sabotage=lambda sent, content: RecordDict({}) if wrong(sent) else content)
+
+    def wrong(sent: Sent) -> bool:
+        return sent.node == 12 and sent.message_type == MessageType.TRAIN
+
+    keys = {"cycles": 3, "rounds_per_block": rounds_per_block, "quarantine_after": 3, "quarantine_rounds": 100}
+    run_strategy(grid, strategy=strategy, **keys)
+    assert [sent.order.server_round for sent in grid.sent if wrong(sent)] == [1, 2, 3]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,22 +20,14 @@ import pytest
 
 from common.config import RunConfig
 from common.schedule import Schedule
+from common.stock import free_port
 from server.checkpoint import load_latest
 from server.folder import RunFolder
 from server.run import Run, prepare, train
 from server.state import RoundRecord
 from simulation.grid import RayGrid
-from tests.conftest import (
-    Simulate,
-    command_line,
-    descendants,
-    environment,
-    make_data,
-    read_metrics,
-    read_predictors,
-    run_command,
-    write_folder,
-)
+from tests.conftest import Simulate, make_data, read_metrics, read_predictors, write_folder
+from tests.processes import command_line, descendants, environment, run_command, wait_until, worker_pids
 from tests.reference import ALGORITHMS, Model, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,10 +193,6 @@ def test_thirty_percent_of_a_thousand_clients_run_and_repeat(simulate: Simulate)
 # --- Workers that die -------------------------------------------------------------------------------------------------
 
 
-def worker_pids() -> list[int]:
-    return sorted(pid for pid, line in descendants(os.getpid()).items() if line.startswith("ray::Worker"))
-
-
 class Killer:
     """Kills a worker once round ``after`` is done; with ``delay`` seconds, in the middle of the next one."""
 
@@ -243,22 +230,12 @@ def test_a_killed_worker_costs_at_most_its_rounds_replies(shared_grid: RayGrid, 
 # --- Flower's own runtime ---------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def await_health(address: str, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        try:
-            with urlopen(address, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
+def is_healthy(address: str) -> bool:
+    try:
+        with urlopen(address, timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -277,7 +254,9 @@ def stock_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         below: dict[int, str] = {}
         try:
             # `flwr run` starts one of its own, which nobody would stop, where it finds none.
-            await_health(f"http://127.0.0.1:{port}/health", process)
+            health = f"http://127.0.0.1:{port}/health"
+            wait_until(lambda: process.poll() is not None or is_healthy(health), 300, health)
+            assert process.poll() is None
             yield env
         finally:
             below = descendants(process.pid)

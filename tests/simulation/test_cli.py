@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +17,8 @@ from common.config import RunConfig, flags, key_of
 from common.shards import ShardFolder
 from server.folder import RunFolder
 from simulation import cli
-from tests.conftest import (
-    COMMAND,
-    command_line,
-    descendants,
-    environment,
-    make_data,
-    read_metrics,
-    read_predictors,
-    run_command,
-    write_folder,
-)
+from tests.conftest import make_data, read_metrics, read_predictors, write_folder
+from tests.processes import COMMAND, command_line, descendants, environment, run_command, wait_until
 
 # A busy machine takes its time to start Ray.
 pytestmark = pytest.mark.timeout(900)
@@ -176,6 +165,12 @@ def test_bad_shards_are_one_line(capsys: pytest.CaptureFixture[str], arguments: 
     assert not Path("out").exists()
 
 
+def test_shards_are_not_written_among_others(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    Path("out/kept").write_text("")
+    assert "out is not empty, and old shards would mix with new" in refused(capsys, "shards", "out", "--clients", "2")
+
+
 @pytest.mark.parametrize("split", [[], ["--split", "2"]])
 def test_a_folder_that_cannot_hold_shards_is_one_line(capsys: pytest.CaptureFixture[str], split: list[str]) -> None:
     assert "/proc/xx cannot be written to: " in refused(capsys, "shards", "/proc/xx", *split)
@@ -191,15 +186,9 @@ def test_the_command_itself_refuses_without_traceback(tmp_path: Path) -> None:
     assert done.stderr == "flower-simulation: decay must be at least 0 and at most 1, got 2.0\n"
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_ctrl_c_leaves_no_process_and_a_folder_that_resumes(tmp_path: Path) -> None:
-    """Interrupted by SIGINT: no process is left, the folder is not complete, and the run goes on to the same end."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "kill"])
+def test_a_signal_leaves_no_process_and_a_folder_that_resumes(tmp_path: Path, number: int) -> None:
+    """Interrupted: no process is left, the folder is not complete, and the run goes on to the same end."""
     data = make_data(2, 4)
     write_folder(tmp_path / "data", data)
     keys = {"data": "data", "model": "linear", "cycles": 25, "rounds-per-block": 10, "local-iterations": 20, "seed": 3}
@@ -209,15 +198,16 @@ def test_ctrl_c_leaves_no_process_and_a_folder_that_resumes(tmp_path: Path) -> N
         text=True, start_new_session=True,
     )  # fmt: skip
     metrics = tmp_path / "long" / "metrics.jsonl"
-    wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 5)
+    wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 5, 200, "five rounds")
     children = descendants(process.pid)
     assert any(line.startswith("ray::Worker") for line in children.values())
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     _, errors = process.communicate(timeout=200)
-    assert process.returncode == 130
-    assert "--resume" in errors
+    assert process.returncode == 128 + number
+    assert errors.splitlines()[-1] == "flower-simulation: interrupted; --resume goes on from the last checkpoint"
     assert "Traceback" not in errors
-    wait_for(lambda: not any(command_line(pid) == line for pid, line in children.items()), 20)
+    assert "logging.cc" not in errors
+    wait_until(lambda: not any(command_line(pid) == line for pid, line in children.items()), 20, "the end of all")
     folder = RunFolder(tmp_path / "long")
     assert not folder.is_complete()
     assert list(folder.checkpoints.glob("*.json"))

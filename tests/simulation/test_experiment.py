@@ -88,7 +88,9 @@ def test_several_runs_never_share_a_folder_nor_lie_in_the_output_itself(file: Pa
     [
         ("a: [", "cannot be read"),
         ("- 1", "must hold keys and values, got list"),
-        ("", "must hold keys and values"),
+        ("", "is empty; it must hold keys and values"),
+        ("blocks: 3\nblocks: 4", "a key stands twice: blocks"),
+        ("runs: [{seed: 1, seed: 2}]", "a key stands twice: seed"),
         ("\x00", "cannot be read"),
         ("blocks: []", "blocks is an empty list; give at least one value"),
         ("runs: 3", "runs must be a list"),
@@ -126,3 +128,9 @@ def test_an_override_of_output_must_be_one_folder(file: Path) -> None:
 def test_a_wrong_override_is_refused(file: Path, override: str) -> None:
     with pytest.raises(InputError, match="--set"):
         loaded(file, "blocks: 2", override)
+
+
+def test_an_override_with_colons_is_text(file: Path) -> None:
+    clock = "day: 08:00-20:00, night: 20:00-08:00"
+    (((run,),),) = [loaded(file, "blocks: 2", f"clock={clock}").passes]
+    assert run.config.clock == clock

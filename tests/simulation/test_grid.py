@@ -16,7 +16,7 @@ from common import models, protocol
 from common.config import RunConfig
 from common.errors import RunError
 from common.protocol import Order
-from tests.conftest import descendants
+from tests.processes import worker_pids
 
 if TYPE_CHECKING:
     from simulation.grid import RayGrid
@@ -39,10 +39,6 @@ def train_order(node: int, client: int, local_iterations: int = 1) -> Message:
     order = Order(1, 0, 0, (client,), 0, local_iterations, 1, 0.1, 0.1)
     model = protocol.encode(np.zeros(LAYOUT.size, np.float32), LAYOUT)
     return Message(protocol.write_order(order, {"mixed": model}), node, "train")
-
-
-def worker_pids() -> list[int]:
-    return sorted(pid for pid, line in descendants(os.getpid()).items() if line.startswith("ray::Worker"))
 
 
 def hosted_clients(grid: RayGrid) -> list[tuple[int, ...]]:

@@ -139,7 +139,7 @@ def test_rejections_are_gathered_by_run_node_and_reason(tmp_path: Path) -> None:
     assert page.texts["h2"][2:4] == ["Rejected updates", "In quarantine"]
     cells = page.texts["td"]
     assert cells[cells.index("9") :] == ["9", "2, 4", "2", "1", "NaN", "8", "1", "1", "1", "shape", "9", "1"]
-    assert "Clients whose work was not taken, counted once a round: fedavg: 5 clients." in page.texts["p"]
+    assert "Clients whose work was not taken, counted once an attempt: fedavg: 5 clients." in page.texts["p"]
 
 
 def test_a_flood_of_rejections_does_not_flood_the_report(tmp_path: Path) -> None:
