@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import socket
 import statistics
 import subprocess
@@ -28,9 +27,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.processes import running, wait_until  # noqa: E402
 from common import shards  # noqa: E402
 from common.data import Shard  # noqa: E402
-from common.stock import environment, free_port  # noqa: E402
+from common.stock import command, environment, free_port  # noqa: E402
 from server import stock  # noqa: E402
 
 NODES, BLOCKS = 2, 2
@@ -99,11 +99,11 @@ def stock_rounds(folder: Path, rounds: int) -> list[float]:
     port = free_port()
     variables = environment(folder / "flwr")
     with ExitStack() as stack:
-        link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+        link = [command("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port)]
         stack.enter_context(running(link, folder / "superlink.log", variables))
-        wait_until(lambda: answers(port), 120)
+        wait_until(lambda: answers(port), 120, "an answer of the SuperLink")
         for client in range(NODES):
-            node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--node-config"]
+            node = [command("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}", "--node-config"]
             node += [f'data="{folder.parent / f"node-{client}"}"', "--port", str(free_port())]
             stack.enter_context(running(node, folder / f"node-{client}.log", variables))
         app = folder / "app"
@@ -130,7 +130,7 @@ def idle_client(folder: Path) -> tuple[float, float, float]:
     folder.mkdir()
     with fleet(folder, {**settings(folder, 4), "nodes": 99}) as clients:
         log = folder / "node-0.log"
-        wait_until(lambda: "connected as node" in log.read_text(), 240)
+        wait_until(lambda: "connected as node" in log.read_text(), 240, "a connected client")
         # The first seconds still import and settle.
         time.sleep(5)
         before = cpu_seconds(clients[0].pid)
@@ -152,41 +152,15 @@ def fleet(folder: Path, keys: dict[str, object]) -> Iterator[list[subprocess.Pop
         clients = []
         for client in range(NODES):
             arguments = ["--insecure", "--server", f"127.0.0.1:{port}", "--data", str(folder.parent / f"node-{client}")]
-            command = [sys.executable, "-m", "client.cli", *arguments]
-            clients.append(stack.enter_context(running(command, folder / f"node-{client}.log", variables)))
+            node = [sys.executable, "-m", "client.cli", *arguments]
+            clients.append(stack.enter_context(running(node, folder / f"node-{client}.log", variables)))
         yield clients
-
-
-@contextmanager
-def running(command: list[str], log: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    if not command[0].startswith("/"):
-        command = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=log.parent, env=variables, stdout=output, stderr=output)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def wait_for_rounds(folder: Path, rounds: int, seconds: float) -> list[float]:
     metrics = folder / "run" / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= rounds, seconds)
+    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= rounds, seconds, f"{rounds} rounds")
     return [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()][1:]
-
-
-def wait_until(condition: object, seconds: float) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"not done within {seconds:.0f} s")
-        time.sleep(0.2)
 
 
 def answers(port: int) -> bool:

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.processes import command_line, family
+
 BLOCKS, ROUNDS_PER_BLOCK = 2, 50
 EARLY_ROUND = 500
 MOST_GROWTH = 0.05
@@ -96,10 +98,10 @@ def draw(samples: Sequence[Sample], path: Path) -> None:
 def _sample(root: int, done: int, scratch: Path) -> Sample:
     rss: Counter[str] = Counter()
     files = 0
-    for pid in _family(root):
+    for pid in family(root):
         try:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            role = "driver" if pid == root else _role(Path(f"/proc/{pid}/cmdline").read_text())
+            role = "driver" if pid == root else _role(command_line(pid))
             files += len(os.listdir(f"/proc/{pid}/fd"))
         except OSError:  # it ended just now
             continue
@@ -110,23 +112,7 @@ def _sample(root: int, done: int, scratch: Path) -> Sample:
 
 def _role(command: str) -> str:
     names = {"ray::Worker": "workers", "raylet/raylet": "raylet", "gcs_server": "gcs"}
-    return next((role for part, role in names.items() if part in command.partition("\0")[0]), "agents")
-
-
-def _family(root: int) -> set[int]:
-    """Return ``root`` and all processes below it."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    family, size = {root}, 0
-    while len(family) > size:
-        size = len(family)
-        family |= {pid for pid, parent in parents.items() if parent in family}
-    return family
+    return next((role for part, role in names.items() if part in command.partition(" ")[0]), "agents")
 
 
 def _lines(path: Path) -> int:

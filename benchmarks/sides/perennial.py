@@ -2,19 +2,21 @@
 
     python -m benchmarks.sides.perennial '{"strategy": "mm-psgd", "engine": "native", ...}' [--memory]
 
---memory: a second line with the peak resident megabytes of the driver and of the largest other process.
+--memory: a second line with the peak resident megabytes of the driver and of the largest worker.
 """
 
 from __future__ import annotations
 
 import json
-import resource
+import os
+import re
 import sys
 import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
 
+from benchmarks.processes import command_line, family
 from common.config import RunConfig
 from common.console import log_to_console
 from common.schedule import Schedule
@@ -42,8 +44,8 @@ class Stamps:
         self._last = now
 
 
-def rounds(settings: dict[str, object]) -> list[float]:
-    """Return the seconds of each round of a run, everything between rounds included but evaluation."""
+def rounds(settings: dict[str, object]) -> tuple[list[float], list[float]]:
+    """Return the seconds of each round, all included but evaluation; and the driver's and a worker's peak megabytes."""
     config = RunConfig.from_mapping({"eval-every": 10**6, **settings})
     stamps = Stamps()
     with tempfile.TemporaryDirectory() as folder, connected(verbose=False) as cpus, closing(RayGrid(cpus)) as grid:
@@ -51,15 +53,21 @@ def rounds(settings: dict[str, object]) -> list[float]:
         nodes = config.nodes or min(cpus, run.config.clients)
         grid.begin(nodes, run.config.to_mapping())
         train([run], grid, nodes=nodes, eager=False, progress=stamps)
-    return stamps.seconds
+        workers = [pid for pid in family(os.getpid()) if command_line(pid).startswith("ray::")]
+        memory = [peak(os.getpid()), max(peak(pid) for pid in workers)]
+    return stamps.seconds, memory
+
+
+def peak(pid: int) -> float:
+    """Return the most megabytes that a process had resident so far."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) / 1024
 
 
 if __name__ == "__main__":
     log_to_console(verbose=False)
-    print(json.dumps(rounds(json.loads(sys.argv[1]))))
+    seconds, memory = rounds(json.loads(sys.argv[1]))
+    print(json.dumps(seconds))
     if "--memory" in sys.argv:
-        print(
-            json.dumps(
-                [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-            )
-        )
+        print(json.dumps(memory))
