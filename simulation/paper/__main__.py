@@ -19,7 +19,7 @@ from simulation.paper.plan import PARTS, Part
 
 def run(options: argparse.Namespace) -> int:
     """Run the parts one after the other; what is done is skipped, what was broken off goes on."""
-    from simulation import reading, report
+    from simulation import report
     from simulation.run import run_experiment
 
     chosen = plan.chosen(options.only)
@@ -77,11 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code, as `flower-simulation` does."""
     options = _parser().parse_args(arguments)
     console.log_to_console(verbose=options.verbose)
-    try:
-        return console.run(lambda: options.command(options), "simulation.paper", verbose=options.verbose)
-    except KeyboardInterrupt:
-        console.say("\nsimulation.paper: interrupted; the same command goes on")
-        return 130
+    return console.run(
+        lambda: options.command(options),
+        "simulation.paper",
+        verbose=options.verbose,
+        interrupted="the same command goes on",
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import matplotlib
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.ticker import FixedLocator
 
 from simulation.drawing import DASHES, FAINT, INK, KNOWN, PALETTE, Style, legend
 from simulation.paper import summary
-from simulation.paper.claims import LABELS
+from simulation.paper.claims import FEDAVG, FIGURE2, LABELS
 from simulation.paper.panels import curve, from_zero, panels
 from simulation.paper.series import Series
 from simulation.paper.tables import Found
@@ -38,8 +39,9 @@ _OF_FIGURE2 = ("figure2", "ablations", "votes", "forgetting", "communication")
 def draw(found: Found) -> dict[str, Figure]:
     """Return every figure that there is something for, by file name without its ending."""
     drawn: dict[str, Callable[[Found], Figure]] = {
-        "figure2": figure2, "ablations": ablations, "votes": votes, "forgetting": forgetting,
-        "communication": communication, "figure3": figure3, "figure4": figure4, "figure5": figure5,
+        "figure2": figure2, "figure2-eight-labels": figure2_eight_labels, "ablations": ablations, "votes": votes,
+        "forgetting": forgetting, "communication": communication, "figure3": figure3, "figure4": figure4,
+        "figure5": figure5, "calibration-blocks": calibration_blocks, "calibration-labels": calibration_labels,
         "sensitivity": sensitivity, "neighbours": neighbours,
     }  # fmt: skip
     needs: dict[str, tuple[str, ...]] = dict.fromkeys(_OF_FIGURE2, ("figure2",))
@@ -48,10 +50,18 @@ def draw(found: Found) -> dict[str, Figure]:
 
 
 def figure2(found: Found) -> Figure:
-    """Mean accuracy over rounds of the four runs of figure 2; a band spans the seeds."""
-    figure, (axes,) = panels(["Mean accuracy over blocks"])
-    _runs(figure, axes, found["figure2"], ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"))
-    axes.axhspan(56, 59, color=KNOWN["fedavg"], alpha=0.12, linewidth=0)
+    return _figure2(found["figure2"], "Mean accuracy over blocks")
+
+
+def figure2_eight_labels(found: Found) -> Figure:
+    return _figure2(found["figure2-eight-labels"], "Mean accuracy over blocks of 8 labels and no other")
+
+
+def _figure2(series: Sequence[Series], title: str) -> Figure:
+    """Mean accuracy over rounds of the runs of figure 2; a band spans the seeds."""
+    figure, (axes,) = panels([title])
+    _runs(figure, axes, series, (*FIGURE2, "mm-mean"))
+    _claimed(axes, 5)
     for height, text in ((65, "paper's best, MM and MC"), (62, "paper's best, shuffled"), (56, "paper's FedAvg")):
         axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])
         axes.annotate(text, (1.01, height), xycoords=("axes fraction", "data"), color=FAINT, fontsize=8, va="center")
@@ -123,6 +133,31 @@ def figure5(found: Found) -> Figure:
     return _swept(found["figure5"], ("fedavg", "mm-psgd", "mc-psgd"), "participation {}")
 
 
+def calibration_blocks(found: Found) -> Figure:
+    return _calibration(found["calibration-blocks"], "block skew {}")
+
+
+def calibration_labels(found: Found) -> Figure:
+    return _calibration(found["calibration-labels"], "{} of 10 labels a block")
+
+
+def _calibration(found: Sequence[Series], label: str) -> Figure:
+    """FedAvg by a setting, a panel for each M; the paper's range is shaded, or its best a line."""
+    series = [one for one in found if one.strategy == "fedavg" and not one.shuffled]
+    blocks = sorted({one.blocks for one in series})
+    figure, made = panels([f"FedAvg, M = {count}" for count in blocks], height=4.2)
+    looks = _shades({one.setting for one in series})
+    for axes, count in zip(made, blocks, strict=True):
+        for one in series:
+            if one.blocks == count:
+                curve(axes, [one], looks[one.setting])
+        _claimed(axes, count)
+    from_zero(made)
+    shown = {label.format(setting): style for setting, style in looks.items()}
+    legend(figure, {**shown, "the paper's": Style(FAINT, DASHES[2])})
+    return figure
+
+
 def sensitivity(found: Found) -> Figure:
     """The last cycle's mean accuracy against what the paper leaves open; bars span FedAvg's wobble."""
     figure, made = panels(["Labels per block", "Client skew"], across="", up="last cycle's accuracy, %")
@@ -145,7 +180,7 @@ def sensitivity(found: Found) -> Figure:
 
 
 def neighbours(found: Found) -> Figure:
-    """All strategies over rounds, a panel for each overlap of the blocks."""
+    """All strategies over rounds, each as it did best in the end, a panel for each overlap of the blocks."""
     settings = sorted({one.setting for one in found["neighbours"]}, key=int, reverse=True)
     figure, made = panels([f"{setting} of 10 labels a block" for setting in settings], height=4.6)
     names = [name for name in LABELS if any(one.strategy == name for one in found["neighbours"])]
@@ -153,7 +188,7 @@ def neighbours(found: Found) -> Figure:
         for name in names:
             series = [one for one in found["neighbours"] if (one.strategy, one.setting) == (name, setting)]
             if series:
-                curve(axes, series, STYLES[name])
+                curve(axes, [max(series, key=lambda one: summary.last_cycle(one).mean)], STYLES[name])
     from_zero(made)
     legend(figure, {LABELS[name]: STYLES[name] for name in names})
     return figure
@@ -165,14 +200,12 @@ def neighbours(found: Found) -> Figure:
 def _swept(series: Sequence[Series], strategies: Sequence[str], label: str, reference: float | None = None) -> Figure:
     """A panel a strategy, a shade a setting; shuffled FedAvg dashed in FedAvg's panel."""
     figure, made = panels([LABELS[name] for name in strategies], height=4.2)
-    settings = sorted({one.setting for one in series}, key=float)
-    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.82, len(settings)))
-    looks = {setting: to_hex(shade) for setting, shade in zip(settings, shades, strict=True)}
-    shown = {label.format(setting): Style(color) for setting, color in looks.items()}
+    looks = _shades({one.setting for one in series})
+    shown = {label.format(setting): style for setting, style in looks.items()}
     for axes, strategy in zip(made, strategies, strict=True):
         for one in series:
             if one.strategy == strategy:
-                curve(axes, [one], Style(looks[one.setting], DASHES[1] if one.shuffled else "-"))
+                curve(axes, [one], replace(looks[one.setting], dash=DASHES[1] if one.shuffled else "-"))
         if reference is not None:
             axes.axhline(reference, color=FAINT, linewidth=0.8, linestyle=DASHES[2])
     from_zero(made)
@@ -180,6 +213,21 @@ def _swept(series: Sequence[Series], strategies: Sequence[str], label: str, refe
         shown["shuffled"] = Style(FAINT, DASHES[1])
     legend(figure, shown)
     return figure
+
+
+def _shades(settings: Collection[str]) -> dict[str, Style]:
+    """A shade for each value of a setting, from least to most."""
+    ordered = sorted(settings, key=float)
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.82, len(ordered)))
+    return {setting: Style(to_hex(shade)) for setting, shade in zip(ordered, shades, strict=True)}
+
+
+def _claimed(axes: Axes, blocks: int) -> None:
+    """Show between what the paper's FedAvg wobbles; of what it gives one number, a line."""
+    least, most = FEDAVG[blocks]
+    axes.axhspan(least, most, color=KNOWN["fedavg"], alpha=0.12, linewidth=0)
+    for height in {least, most}:
+        axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])
 
 
 def _runs(figure: Figure, axes: Axes, series: Sequence[Series], names: Sequence[str]) -> None:

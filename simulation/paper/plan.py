@@ -18,22 +18,26 @@ FILES = Path(__file__).resolve().parents[1] / "experiments"
 class Part:
     """An experiment file by name. key: the setting that it sweeps, '' where it compares strategies alone.
 
-    known: the value of the setting that figure 2 has, where the file leaves it to figure 2.
+    known: other parts whose runs this one does not train again, each with the value of the setting that they have.
     """
 
     name: str
     key: str = ""
     seeds: tuple[int, ...] = (0,)
-    known: str = ""
+    known: tuple[tuple[str, str], ...] = ()
 
 
 PARTS = (
     Part("figure2", seeds=(0, 1, 2)),
-    Part("figure3", "local-iterations", known="10"),
-    Part("figure4", "blocks", known="5"),
+    Part("figure2-eight-labels", seeds=(0, 1, 2)),
+    Part("figure3", "local-iterations", known=(("figure2", "10"),)),
+    Part("figure4", "blocks", known=(("figure2", "5"),)),
     Part("figure5", "participation"),
+    Part("calibration-blocks", "block-skew", known=(("figure2", "0.4"), ("figure4", "0.4"))),
+    Part("calibration-labels", "labels-per-block", known=(("figure2-eight-labels", "8"),)),
     Part("sensitivity-labels", "labels-per-block"),
     Part("sensitivity-skew", "client-skew"),
+    Part("sensitivity-vote", "selection-examples"),
     Part("neighbours", "labels-per-block"),
 )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulation.results import NONE, SEPARATE, FloatArray, IntArray, RunResult
+from simulation.results import FloatArray, IntArray, RunResult, share_won
 
 _RUN_KEYS = ("run", "seed", "strategy", "setting", "shuffled", "blocks", "rounds-per-block", "planned")
 _ROUND_KEYS = ("run", "seed", "round", "cycle", "block", "mean")
@@ -52,6 +52,11 @@ class Series:
     def cycle_length(self) -> int:
         return self.blocks * self.rounds_per_block
 
+    @property
+    def place(self) -> IntArray:
+        """Which of its block's rounds each evaluated round is, from 1."""
+        return (self.rounds - 1) % self.rounds_per_block + 1
+
     def until(self, server_round: int) -> Series:
         """Return the run as if it had ended after ``server_round``."""
         kept = self.rounds <= server_round
@@ -80,7 +85,7 @@ def from_result(result: RunResult, key: str) -> Series:
         accuracy=result.block_accuracy,
         megabytes=result.cumulative_bytes[places] / 1e6,
         seconds=result.cumulative_seconds[places],
-        separate=np.array([_won(rounds.chosen[a : b + 1]) for a, b in zip(starts, places, strict=True)]),
+        separate=np.array([share_won(rounds.chosen[a : b + 1]) for a, b in zip(starts, places, strict=True)]),
     )
 
 
@@ -142,11 +147,6 @@ def _series(run: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Serie
         seconds=real("seconds"),
         separate=real("separate"),
     )
-
-
-def _won(chosen: IntArray) -> float:
-    voted = int(np.count_nonzero(chosen != NONE))
-    return np.count_nonzero(chosen == SEPARATE) / voted if voted else float("nan")
 
 
 def _number(value: float, digits: int) -> str:

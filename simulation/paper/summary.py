@@ -8,19 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.config import NEIGHBOURS
-from simulation.paper.claims import FIGURE2
+from simulation.paper.claims import ABLATIONS
 from simulation.paper.plan import PARTS
 from simulation.paper.series import Series
-from simulation.results import FloatArray, IntArray
-
-
-@dataclass(frozen=True)
-class Wobble:
-    """Mean, least and greatest mean accuracy over the last whole cycle."""
-
-    mean: float
-    least: float
-    most: float
+from simulation.results import FloatArray, IntArray, Spread
 
 
 @dataclass(frozen=True)
@@ -43,35 +34,32 @@ class Curve:
 
 
 def completed(found: Mapping[str, Sequence[Series]]) -> dict[str, list[Series]]:
-    """Return the series by experiment with what some leave to figure 2: its first seed's runs, cut to their length."""
+    """Return the series by experiment with what some leave to others: their first seed's runs, cut to their length."""
     whole = {name: list(series) for name, series in found.items()}
     for part in PARTS:
-        if part.known and whole[part.name]:
+        if whole[part.name]:
             length = max(one.planned for one in whole[part.name])
             whole[part.name] += [
-                replace(one.until(length), setting=part.known)
-                for one in found["figure2"]
-                if one.seed == PARTS[0].seeds[0] and one.run in FIGURE2
+                replace(one.until(length), setting=setting)
+                for name, setting in part.known
+                for one in found[name]
+                if one.seed == part.seeds[0] and one.run not in ABLATIONS
             ]
     return whole
 
 
-def last_cycle(series: Series) -> Wobble:
-    """Return the wobble over the last cycle that is whole; over all that is measured before the first one is."""
+def last_cycle(series: Series) -> Spread:
+    """Return the accuracies over the last cycle that is whole; over all that is measured before the first one is."""
     length = series.cycle_length
     ended = int(series.rounds[-1]) // length
     inside = series.rounds > 0 if ended == 0 else (series.rounds > (ended - 1) * length)
     inside &= series.rounds <= max(ended, 1) * length
     values = series.mean[inside]
-    return Wobble(float(values.mean()), float(values.min()), float(values.max()))
+    return Spread(float(values.mean()), float(values.min()), float(values.max()))
 
 
 def best(series: Series) -> float:
     return float(series.mean.max())
-
-
-def best_round(series: Series) -> int:
-    return int(series.rounds[np.argmax(series.mean)])
 
 
 def reach(series: Series, target: float) -> Reached | None:
@@ -94,12 +82,6 @@ def of_run(series: Iterable[Series], run: str) -> list[Series]:
     """Return the seeds of a run: those that are whole, or all while none is."""
     found = [one for one in series if one.run == run]
     return [one for one in found if one.whole] or found
-
-
-def over_seeds(series: Sequence[Series], quantity: Callable[[Series], float]) -> tuple[float, float, float]:
-    """Return mean, least and greatest of a quantity over seeds."""
-    values = [quantity(one) for one in series]
-    return float(np.mean(values)), min(values), max(values)
 
 
 def curve(series: Sequence[Series], value: Callable[[Series], FloatArray] = lambda one: one.mean) -> Curve:
@@ -134,9 +116,9 @@ def forgotten(series: Series) -> dict[int, list[float]]:
 
 def training_seconds(series: Iterable[Series]) -> float:
     """Return the seconds of training: runs that were read from one pass count once."""
-    passes: dict[tuple[int, str, bool, str], float] = {}
+    passes: dict[tuple[int, str, int, bool, str], float] = {}
     for one in series:
-        own = one.strategy if one.strategy in NEIGHBOURS else ""
-        key = (one.seed, one.setting, one.shuffled, own)
+        own = one.run if one.strategy in NEIGHBOURS else ""
+        key = (one.seed, one.setting, one.blocks, one.shuffled, own)
         passes[key] = max(passes.get(key, 0.0), float(one.seconds[-1]))
     return sum(passes.values())

@@ -5,33 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulation.paper import summary
-from simulation.paper.claims import FIGURE2, FIGURE4, FIGURE5, LABELS, MISSING, TABLE1
+from simulation.paper.claims import ABLATIONS, FEDAVG, FIGURE2, FIGURE4, FIGURE5, LABELS, MISSING, TABLE1
 from simulation.paper.series import Series
 
 Found = Mapping[str, Sequence[Series]]  # the series by experiment
 
-ABLATIONS = ("mm-psgd", "mm-snapshot", "mm-decay-0.9", "mm-mean", "separate-alone", "mc-psgd")
 TARGETS = (0.5, 0.55, 0.6, 0.62)
 
 
-def figure2(found: Found) -> str:
-    rows = [[LABELS[run], claim, *_accuracies(summary.of_run(found["figure2"], run))] for run, claim in FIGURE2.items()]
+def figure2(series: Sequence[Series]) -> str:
+    """The four runs of the paper's figure, and Algorithm 1's own average."""
+    claims = {**FIGURE2, "mm-mean": MISSING}
+    rows = [[LABELS[run], claim, *_accuracies(summary.of_run(series, run))] for run, claim in claims.items()]
     return table(["", "paper", "best", "mean of last cycle", "least and most in last cycle"], rows)
 
 
 def ablations(found: Found) -> str:
-    rows = [[LABELS[run], *_accuracies(summary.of_run(found["figure2"], run))] for run in ABLATIONS]
+    rows = [
+        [LABELS[run], *_accuracies(summary.of_run(found["figure2"], run))] for run in ("mm-psgd", *ABLATIONS, "mc-psgd")
+    ]
     return table(["predictor", "best", "mean of last cycle", "least and most in last cycle"], rows)
 
 
 def votes(found: Found) -> str:
-    """The share of rounds won by the separate chain, cycle by cycle."""
+    """The share of rounds won by the separate chain: by cycle, and by how long the block has been there."""
     series = summary.of_run(found["figure2"], "mc-psgd")
     cycles = sorted({int(cycle) for one in series for cycle in one.cycle})
-    shares = [_spread([100 * _won(one, cycle) for one in series]) for cycle in cycles]
-    return table(["cycle", *(str(cycle) for cycle in cycles)], [["rounds won by the separate chain, %", *shares]])
+    places = sorted({int(place) for one in series for place in one.place})
+    spans = [f"{before + 1} to {place}" for before, place in zip([0, *places], places, strict=False)]
+    by_cycle = [_spread([_won(one, one.cycle == cycle) for one in series]) for cycle in cycles]
+    by_place = [_spread([_won(one, one.place == place) for one in series]) for place in places]
+    won = "rounds won by the separate chain, %"
+    return "\n\n".join(
+        table([heading, *map(str, columns)], [[won, *shares]])
+        for heading, columns, shares in (("cycle", cycles, by_cycle), ("rounds into a block", spans, by_place))
+    )
 
 
 def forgetting(found: Found) -> str:
@@ -40,7 +51,8 @@ def forgetting(found: Found) -> str:
     if not lost or not all(lost):
         return table(["rounds since the block was trained"], [])
     step = series[0].rounds_per_block
-    since = sorted({near for near in lost[0] if near % step == 0 or near == min(lost[0])})
+    shared = set.intersection(*(set(one) for one in lost))
+    since = sorted(near for near in shared if near % step == 0 or near == min(shared))
     cells = [_spread([100 * float(np.mean(one[near])) for one in lost]) for near in since]
     return table(
         ["rounds since the block was trained", *(str(near) for near in since)], [["change of accuracy, points", *cells]]
@@ -94,6 +106,28 @@ def figure5(found: Found) -> str:
     return table(["best accuracy", "paper, at all rates", *(f"{100 * float(one):.0f} %" for one in settings)], rows)
 
 
+def calibration(series: Sequence[Series], heading: str) -> str:
+    """FedAvg and MM-PSGD by blocks and a setting, beside the paper's."""
+    rows = []
+    for blocks in sorted({one.blocks for one in series}):
+        of_blocks = [one for one in series if one.blocks == blocks]
+        for setting in sorted({one.setting for one in of_blocks}, key=float):
+            fedavg, mm = (_swept(of_blocks, strategy, setting) for strategy in ("fedavg", "mm-psgd"))
+            cells = [_wobble(fedavg), over(fedavg, _best), over(mm, _best), _rounds_to(mm, 0.6)]
+            rows.append([str(blocks), setting, *cells])
+        rows.append([str(blocks), "**paper**", *_claims(blocks)])
+    columns = ["FedAvg's last cycle (least to most)", "FedAvg's best", "MM-PSGD's best", "MM-PSGD's rounds to 60 %"]
+    return table(["blocks M", heading, *columns], rows)
+
+
+def _claims(blocks: int) -> list[str]:
+    least, most = FEDAVG[blocks]
+    fedavg = [f"{least} to {most}", MISSING] if least < most else [MISSING, str(most)]
+    if blocks == 5:
+        return [*fedavg, FIGURE2["mm-psgd"], f"{TABLE1['mm-psgd'][1]:,}"]
+    return [*fedavg, FIGURE4["mm-psgd", str(blocks)], MISSING]
+
+
 def sensitivity(found: Found, name: str, heading: str) -> str:
     settings = sorted({one.setting for one in found[name]}, key=float)
     rows = []
@@ -108,14 +142,25 @@ def sensitivity(found: Found, name: str, heading: str) -> str:
 def neighbours(found: Found) -> str:
     series = found["neighbours"]
     settings = sorted({one.setting for one in series}, key=int, reverse=True)
-    strategies = [name for name in LABELS if any(one.strategy == name for one in series)]
     rows = []
-    for strategy in strategies:
-        swept = [_swept(series, strategy, setting) for setting in settings]
+    for strategy, tuning in sorted({(one.strategy, _tuning(one)) for one in series}, key=_by_label):
+        swept = [
+            [one for one in series if (one.strategy, _tuning(one), one.setting) == (strategy, tuning, setting)]
+            for setting in settings
+        ]
         sent = over(swept[0], lambda one: float(one.megabytes[-1] / one.rounds[-1]))
-        rows.append([LABELS[strategy], *(_wobble(one) for one in swept), sent])
+        rows.append([LABELS[strategy] + tuning, *(_wobble(one) for one in swept), sent])
     columns = [f"{setting} labels a block: last cycle (least to most)" for setting in settings]
     return table(["", *columns, "MB a round"], rows)
+
+
+def _tuning(series: Series) -> str:
+    """What a run is named by after its setting: a server-lr that is not the default."""
+    return series.run.partition(f"labels-per-block-{series.setting}")[2].replace("-server-lr-", ", server-lr ")
+
+
+def _by_label(row: tuple[str, str]) -> tuple[int, str]:
+    return list(LABELS).index(row[0]), row[1]
 
 
 # --- Cells ------------------------------------------------------------------------------------------------------------
@@ -169,9 +214,8 @@ def _swept(series: Sequence[Series], strategy: str, setting: str, *, shuffled: b
     return summary.of_run(found, found[0].run) if found else []
 
 
-def _won(series: Series, cycle: int) -> float:
-    inside = series.cycle == cycle
-    return float(series.separate[inside].mean()) if inside.any() else float("nan")
+def _won(series: Series, inside: NDArray[np.bool_]) -> float:
+    return 100 * float(series.separate[inside].mean()) if inside.any() else float("nan")
 
 
 def _rounds_to(series: Sequence[Series], target: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from common import console
 from simulation import places
+from simulation.drawing import png
 from simulation.theory import figures, report
 from simulation.theory.study import FULL, QUICK, Study, measure_all
 
@@ -36,7 +37,7 @@ def write(study: Study, output: Path) -> str:
         # A slope needs positive numbers: where the excess falls below zero the axis is linear.
         negative = any((setting.excess["mm"].mean() <= 0.0) for setting in settings)
         drawn = (figures.signs if negative else figures.rates)(settings, TITLES[name])
-        (output / f"{name}.png").write_bytes(figures.png(drawn))
+        (output / f"{name}.png").write_bytes(png(drawn, dpi=130))
     report.write_csv(output / "problems.csv", problems)
     report.write_csv(output / "excess.csv", excess)
     report.write_csv(output / "slopes.csv", slopes)
@@ -49,11 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for CSV files and figures")
     parser.add_argument("--quick", action="store_true", help="short runs and fewer seeds: to see that it works")
     options = parser.parse_args(arguments)
-    try:
-        return console.run(lambda: _run(options), "simulation.theory")
-    except KeyboardInterrupt:
-        console.say("\nsimulation.theory: interrupted; the same command begins anew")
-        return 130
+    return console.run(lambda: _run(options), "simulation.theory", interrupted="the same command begins anew")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from simulation.drawing import FAINT, GRID, INK, blank
 from simulation.theory.problem import Floats
 from simulation.theory.report import VARIABLES, series
 from simulation.theory.slopes import mean_interval
 from simulation.theory.study import Setting, Variable
 
-INK, FAINT, GRID = "#22262e", "#6b7280", "#e3e6ea"
 BEST, OWN_BEST = "$F(x^*)$", "$F_m(x^*_m)$"
 NAMES: dict[Variable, str] = {"T": "T, iterations", "N": "N, clients", "M": "M, blocks"}
 
@@ -75,16 +73,8 @@ def signs(settings: Sequence[Setting], title: str) -> Figure:
     return figure
 
 
-def png(figure: Figure) -> bytes:
-    """Return the figure as a PNG file's bytes; the same figure gives the same bytes."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    return buffer.getvalue()
-
-
 def _grid(title: str, names: tuple[str, str]) -> tuple[Figure, np.ndarray[tuple[int, int], np.dtype[np.object_]]]:
-    figure = Figure(figsize=(11.0, 7.2), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = blank(11.0, 7.2)
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
     panels = figure.subplots(2, 3, sharex="col", sharey="row", squeeze=False)
     for row, name in enumerate(names):

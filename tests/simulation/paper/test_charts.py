@@ -17,7 +17,8 @@ from simulation.reading import from_records
 
 PAPER = ["fedavg", "mm-psgd", "mc-psgd"]
 NAMES = {
-    "figure2": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"],
+    "figure2": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean"],
+    "figure2-eight-labels": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean"],
     "ablations": ["mm-psgd", "mm-snapshot", "mm-decay-0.9", "mc-psgd", "mm-mean", "separate-alone"],
     "communication": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"],
     "sensitivity": PAPER,
@@ -31,6 +32,8 @@ LEGENDS = {
     "figure3": ["I = 5", "I = 10", "I = 15", "I = 20"],
     "figure4": ["M = 2", "M = 5", "M = 10", "shuffled"],
     "figure5": ["participation 0.05", "participation 0.1", "participation 0.15", "participation 0.2"],
+    "calibration-blocks": ["block skew 0.2", "block skew 0.3", "block skew 0.4", "block skew 0.5", "the paper's"],
+    "calibration-labels": ["7 of 10 labels a block", "8 of 10 labels a block", "9 of 10 labels a block", "the paper's"],
 }
 
 

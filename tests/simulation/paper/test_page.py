@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,16 @@ def figure2(a_series: A_SERIES) -> list[Series]:
 
 
 def test_the_headline_tells_whether_the_papers_order_holds(figure2: list[Series], a_series: A_SERIES) -> None:
-    assert page.headline(figure2) == (
-        "**The paper's order holds. Over the last cycle MM-PSGD has 51.0 %, MC-PSGD 51.0 %, shuffled FedAvg 41.0 %, "
-        "cyclic FedAvg 31.0 % (2 seeds): 20.0 points are gained by keeping one predictor a block.**"
+    assert page.headline(found(figure2=figure2)) == (
+        "**The paper's order holds: over the last cycle MM-PSGD has 51.0 %, MC-PSGD 51.0 %, shuffled FedAvg 41.0 %, "
+        "cyclic FedAvg 31.0 % (2 seeds); keeping one predictor a block gains 20.0 points.**"
     )
     other = [one for one in figure2 if one.run != "fedavg-shuffled"]
     shuffled = a_series("fedavg-shuffled", (60,) * 8, shuffled=True)
-    assert page.headline([*other, shuffled]).startswith("**The paper's order does not hold. ")
-    assert page.headline(other) == "**Partial so far: figure 2 still lacks fedavg-shuffled.**"
+    assert page.finding([*other, shuffled]).startswith("The paper's order does not hold: ")
+    assert page.finding(other) == "Figure 2 still lacks fedavg-shuffled."
+    both = page.headline({**found(figure2=figure2), "figure2-eight-labels": other})
+    assert both.endswith("points.** With blocks that lack 2 of the 10 labels: figure 2 still lacks fedavg-shuffled.")
 
 
 def test_runs_that_are_not_at_their_end_are_compared_at_a_common_round(
@@ -47,16 +50,32 @@ def test_runs_that_are_not_at_their_end_are_compared_at_a_common_round(
 ) -> None:
     other = [one for one in figure2 if one.run != "fedavg-shuffled"]
     partial = a_series("fedavg-shuffled", (90, 90, 35, 35), shuffled=True)
-    assert page.headline([*other, partial]).startswith("**Partial so far, at round 4: the paper's order does not hold.")
+    assert "order does not hold (partial so far, at round 4): " in page.finding([*other, partial])
 
 
 def test_the_table_of_figure_2_has_the_paper_beside_ours(figure2: list[Series]) -> None:
-    lines = tables.figure2(found(figure2=figure2)).splitlines()
+    lines = tables.figure2(figure2).splitlines()
     assert (
         lines[2]
         == "| FedAvg, cyclic | does not converge, 56 to 59 | 32.0 (32.0 to 32.0) | 31.0 (31.0 to 31.0) | 30.0 to 32.0 |"
     )
-    assert len(lines) == 6
+    assert len(lines) == 7
+
+
+def test_the_calibration_has_the_paper_below_each_number_of_blocks(a_series: A_SERIES) -> None:
+    series = [replace(a_series(name, strategy=name), setting="9") for name in ("fedavg", "mm-psgd")]
+    lines = tables.calibration(series, "labels per block").splitlines()
+    assert lines[2:] == [
+        "| 2 | 9 | 55.0 (50.0 to 60.0) | 60.0 | 60.0 | 6 |",
+        "| 2 | **paper** | – | 61 | best 63 | – |",
+    ]
+
+
+def test_a_neighbour_has_a_line_for_each_learning_rate_of_the_server(a_series: A_SERIES) -> None:
+    names = ["mm-psgd-labels-per-block-2", "fedadam-labels-per-block-2", "fedadam-labels-per-block-2-server-lr-0.03"]
+    series = [replace(a_series(name, strategy=name.partition("-labels")[0]), setting="2") for name in names]
+    lines = tables.neighbours(found(neighbours=series)).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["MM-PSGD", "FedAdam", "FedAdam, server-lr 0.03"]
 
 
 def test_table_1_says_when_60_percent_was_first_measured(a_series: A_SERIES) -> None:
@@ -65,6 +84,26 @@ def test_table_1_says_when_60_percent_was_first_measured(a_series: A_SERIES) -> 
     assert lines[2] == "| MM-PSGD, paper | 3,210 | 2,010 | 1,610 | 1,610 |"
     assert lines[3] == "| MM-PSGD, ours | 6 | not in 8 | – | – |"
     assert lines[4] == "| MM-PSGD, our best accuracy | 60.0 | 10.0 | – | – |"
+
+
+def test_forgetting_is_told_of_what_all_seeds_have(a_series: A_SERIES) -> None:
+    long, short = (a_series("fedavg", (10, 20, 30, 40, 50, 60, 50, 60)[:rounds], seed=rounds) for rounds in (8, 7))
+    lines = tables.forgetting(found(figure2=[replace(long, planned=99), replace(short, planned=99)])).splitlines()
+    assert lines[0] == "| rounds since the block was trained | 1 |"
+
+
+def test_votes_are_told_by_cycle_and_by_how_long_the_block_is_there(a_series: A_SERIES) -> None:
+    votes = ("separate", "mixed") * 2 + ("mixed",) * 4
+    text = tables.votes(found(figure2=[a_series("mc-psgd", strategy="mc-psgd", chosen=votes)]))
+    assert text.splitlines() == [
+        "| cycle | 0 | 1 |",
+        "| --- | --- | --- |",
+        "| rounds won by the separate chain, % | 50.0 | 0.0 |",
+        "",
+        "| rounds into a block | 1 to 1 | 2 to 2 |",
+        "| --- | --- | --- |",
+        "| rounds won by the separate chain, % | 50.0 | 0.0 |",
+    ]
 
 
 def test_the_overhead_is_mcs_bytes_over_mms_to_the_same_accuracy(a_series: A_SERIES) -> None:
@@ -113,3 +152,10 @@ def test_collect_takes_the_folders_of_all_seeds(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "figure2.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="is no folder of runs"):
         found_in([tmp_path / "nowhere"])
+
+
+def test_the_page_of_results_has_a_place_for_every_part() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "results.md").read_text()
+    wanted = [name for name in page.parts(found()) | page.states(found()) if name != "headline"]
+    assert text.splitlines()[0].endswith("<!-- headline -->")
+    assert [name for name in wanted if f"<!-- begin {name} -->" not in text or f"<!-- end {name} -->" not in text] == []

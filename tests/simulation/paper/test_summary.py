@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simulation.paper import summary
 from simulation.paper.plan import PARTS
-from simulation.paper.summary import Reached, Wobble
+from simulation.paper.summary import Reached
+from simulation.results import Spread
 from tests.simulation.paper.conftest import A_SERIES
 
 
@@ -25,12 +28,19 @@ def test_what_a_sweep_leaves_to_figure_2_is_its_first_seed_cut_to_the_sweeps_len
     assert whole["figure4"] == []
 
 
+def test_a_calibration_takes_what_figures_2_and_4_have_of_other_numbers_of_blocks(a_series: A_SERIES) -> None:
+    parts = {"figure2": [a_series()], "figure4": [a_series("M2-mm-psgd")], "calibration-blocks": [a_series("skewed")]}
+    whole = summary.completed({part.name: [] for part in PARTS} | parts)
+    assert [one.run for one in whole["calibration-blocks"]] == ["skewed", "mm-psgd", "M2-mm-psgd"]
+    assert len({one.setting for one in whole["calibration-blocks"][1:]}) == 1
+
+
 def test_the_last_cycle_is_the_last_that_is_whole(a_series: A_SERIES) -> None:
     whole = summary.last_cycle(a_series())
     assert (whole.mean, whole.least, whole.most) == pytest.approx((0.55, 0.5, 0.6))
     broken_off = summary.last_cycle(a_series(means=(10, 20, 30, 40, 50, 60)))
     assert (broken_off.mean, broken_off.least, broken_off.most) == pytest.approx((0.25, 0.1, 0.4))
-    assert summary.last_cycle(a_series(means=(10, 30), spread=0)) == Wobble(0.2, 0.1, 0.3)
+    assert summary.last_cycle(a_series(means=(10, 30), spread=0)) == Spread(0.2, 0.1, 0.3)
 
 
 def test_what_it_took_counts_until_the_first_measurement_at_the_target(a_series: A_SERIES) -> None:
@@ -38,9 +48,8 @@ def test_what_it_took_counts_until_the_first_measurement_at_the_target(a_series:
     assert summary.reach(a_series(), 0.7) is None
 
 
-def test_the_best_is_where_it_was_first_measured(a_series: A_SERIES) -> None:
+def test_the_best_is_the_greatest_of_all_evaluations(a_series: A_SERIES) -> None:
     assert summary.best(a_series()) == pytest.approx(0.6)
-    assert summary.best_round(a_series()) == 6
 
 
 def test_seeds_that_are_whole_count_and_others_only_while_none_is(a_series: A_SERIES) -> None:
@@ -72,4 +81,5 @@ def test_forgetting_is_counted_from_the_end_of_a_blocks_visit(a_series: A_SERIES
 def test_runs_of_one_pass_cost_its_time_once(a_series: A_SERIES) -> None:
     together = [a_series("a"), a_series("b", strategy="fedavg")]
     assert summary.training_seconds(together) == 4
-    assert summary.training_seconds([*together, a_series("c", strategy="ifca"), a_series("a", seed=1)]) == 12
+    others = [a_series("c", strategy="ifca"), a_series("a", seed=1), replace(a_series("d"), blocks=1)]
+    assert summary.training_seconds([*together, *others]) == 16
