@@ -39,7 +39,7 @@ _OF_FIGURE2 = ("figure2", "ablations", "votes", "forgetting", "communication")
 def draw(found: Found) -> dict[str, Figure]:
     """Return every figure that there is something for, by file name without its ending."""
     drawn: dict[str, Callable[[Found], Figure]] = {
-        "figure2": figure2, "figure2-eight-labels": figure2_eight_labels, "ablations": ablations, "votes": votes,
+        "figure2": figure2, "figure2-nine-labels": figure2_nine_labels, "ablations": ablations, "votes": votes,
         "forgetting": forgetting, "communication": communication, "figure3": figure3, "figure4": figure4,
         "figure5": figure5, "calibration-blocks": calibration_blocks, "calibration-labels": calibration_labels,
         "sensitivity": sensitivity, "neighbours": neighbours,
@@ -53,8 +53,8 @@ def figure2(found: Found) -> Figure:
     return _figure2(found["figure2"], "Mean accuracy over blocks")
 
 
-def figure2_eight_labels(found: Found) -> Figure:
-    return _figure2(found["figure2-eight-labels"], "Mean accuracy over blocks of 8 labels and no other")
+def figure2_nine_labels(found: Found) -> Figure:
+    return _figure2(found["figure2-nine-labels"], "Mean accuracy over blocks of 9 labels and no other")
 
 
 def _figure2(series: Sequence[Series], title: str) -> Figure:

@@ -29,12 +29,12 @@ class Part:
 
 PARTS = (
     Part("figure2", seeds=(0, 1, 2)),
-    Part("figure2-eight-labels", seeds=(0, 1, 2)),
     Part("figure3", "local-iterations", known=(("figure2", "10"),)),
     Part("figure4", "blocks", known=(("figure2", "5"),)),
     Part("figure5", "participation"),
+    Part("figure2-nine-labels"),
     Part("calibration-blocks", "block-skew", known=(("figure2", "0.4"), ("figure4", "0.4"))),
-    Part("calibration-labels", "labels-per-block", known=(("figure2-eight-labels", "8"),)),
+    Part("calibration-labels", "labels-per-block", known=(("figure2-nine-labels", "9"),)),
     Part("sensitivity-labels", "labels-per-block"),
     Part("sensitivity-skew", "client-skew"),
     Part("sensitivity-vote", "selection-examples"),

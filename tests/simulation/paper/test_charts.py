@@ -18,7 +18,7 @@ from simulation.reading import from_records
 PAPER = ["fedavg", "mm-psgd", "mc-psgd"]
 NAMES = {
     "figure2": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean"],
-    "figure2-eight-labels": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean"],
+    "figure2-nine-labels": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean"],
     "ablations": ["mm-psgd", "mm-snapshot", "mm-decay-0.9", "mc-psgd", "mm-mean", "separate-alone"],
     "communication": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"],
     "sensitivity": PAPER,

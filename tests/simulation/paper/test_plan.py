@@ -21,7 +21,7 @@ def test_every_part_is_a_file_with_the_choices_of_figure_2(part: plan.Part) -> N
     configs = [run.config for runs in one.passes for run in runs]
     assert {config.data for config in configs} == {"cifar10"}
     assert {config.batch_size for config in configs} == {2}
-    if part.key != "labels-per-block" and part.name != "figure2-eight-labels":
+    if part.key != "labels-per-block" and part.name != "figure2-nine-labels":
         # All labels stand once among the blocks' own.
         assert {config.blocks * config.labels_per_block for config in configs} == {10}
         assert part.key == "block-skew" or {config.block_skew for config in configs} == {0.4}
@@ -71,7 +71,7 @@ def test_what_a_part_leaves_to_another_differs_from_it_in_the_swept_setting_alon
 
 
 def test_figure_2_with_hard_blocks_differs_in_the_blocks_alone() -> None:
-    soft, hard = (configs(BY_NAME[name]) for name in ("figure2", "figure2-eight-labels"))
+    soft, hard = (configs(BY_NAME[name]) for name in ("figure2", "figure2-nine-labels"))
     assert list(soft) == list(hard)
     for name, config in hard.items():
         assert {key for key in config if config[key] != soft[name][key]} == {"labels-per-block", "block-skew"}
