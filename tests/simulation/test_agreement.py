@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from common.config import RunConfig
 from common.schedule import Schedule
@@ -194,36 +193,53 @@ def test_thirty_percent_of_a_thousand_clients_run_and_repeat(simulate: Simulate)
 
 
 class Killer:
-    """Kills a worker once round ``after`` is done; with ``delay`` seconds, in the middle of the next one."""
+    """Kills a worker of the grid after round ``after``: at once, or when the next round's orders have gone out."""
 
-    def __init__(self, after: int, delay: float) -> None:
-        self.after, self.delay, self.killed = after, delay, 0
+    def __init__(self, grid: RayGrid, after: int, *, within_round: bool) -> None:
+        self.grid, self.after, self.within_round, self.killed = grid, after, within_round, 0
 
     def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
-        if record.slot.server_round == self.after:
-            self.killed = worker_pids()[0]
-            threading.Timer(self.delay, os.kill, (self.killed, signal.SIGKILL)).start()
-            time.sleep(0.0 if self.delay else 0.2)
+        if record.slot.server_round != self.after:
+            return
+        workers = worker_pids()
+        assert workers, descendants(os.getpid())
+        self.killed = workers[0]
+        if self.within_round:
+            # Stopped, it cannot have answered before the kill.
+            os.kill(self.killed, signal.SIGSTOP)
+            return
+        self._kill()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Stands in for the grid's."""
+        ids = RayGrid.push_messages(self.grid, messages)
+        if self.killed and self.within_round and command_line(self.killed):
+            self._kill()
+        return ids
+
+    def _kill(self) -> None:
+        os.kill(self.killed, signal.SIGKILL)
+        wait_until(lambda: not command_line(self.killed), 60, "the worker's end")
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.1], ids=["between rounds", "within a round"])
-def test_a_killed_worker_costs_at_most_its_rounds_replies(shared_grid: RayGrid, tmp_path: Path, delay: float) -> None:
+@pytest.mark.parametrize("within_round", [False, True], ids=["between rounds", "within a round"])
+def test_a_killed_worker_costs_its_replies_of_one_round(
+    shared_grid: RayGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within_round: bool
+) -> None:
     data = write_folder(tmp_path / "data", make_data(2, 4))
     keys: dict[str, Any] = {"data": str(data), "model": "linear", "strategy": "mm-psgd", "cycles": 1, "nodes": 4}
-    # Rounds that take a good part of a second, so that the delayed kill falls into one.
-    keys |= {"rounds-per-block": 4, "local-iterations": 700 if delay else 5, "batch-size": 2, "engine": "loop"}
+    keys |= {"rounds-per-block": 4, "local-iterations": 5, "batch-size": 2}
     run = prepare(Run(RunConfig.from_mapping(keys), RunFolder(tmp_path / "run")))
-    killer = Killer(after=3, delay=delay)
+    killer = Killer(shared_grid, after=3, within_round=within_round)
+    monkeypatch.setattr(shared_grid, "push_messages", killer.push_messages)
     shared_grid.begin(4, run.config.to_mapping())
     train([run], shared_grid, nodes=4, progress=killer)
     rows = read_metrics(run.folder.path)
     assert len(rows) == 8
-    assert killer.killed
     hit = [row for row in rows if row["clients-rejected"]]
-    assert [row["server-round"] for row in hit] == [4]
-    assert all("worker died" in rejection["reason"] for row in hit for rejection in row["rejections"])
+    assert [(row["server-round"], row["clients-rejected"]) for row in hit] == [(4, 2)]
+    assert all("worker died" in rejection["reason"] for rejection in hit[0]["rejections"])
     assert all(row["clients-answered"] + row["clients-rejected"] == 4 for row in rows)
-    assert hit[0]["clients-answered"] >= 2
     assert json.loads(run.folder.manifest.read_text())["folded"] == [4, 4]
 
 
