@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,15 +107,15 @@ def test_rounds_without_a_quorum_are_repeated_and_count_once(chaos: Chaos) -> No
 
 
 class Strike:
-    """Does something to a worker at the end of some rounds, or ``delay`` seconds into the next one."""
+    """Does something to a worker at the end of some rounds."""
 
-    def __init__(self, rounds: set[int], act: Callable[[int], None], delay: float = 0.0) -> None:
-        self.rounds, self.act, self.delay, self.struck = rounds, act, delay, 0
+    def __init__(self, rounds: set[int], act: Callable[[int], None]) -> None:
+        self.rounds, self.act, self.struck = rounds, act, 0
 
     def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
         if record.slot.server_round in self.rounds and (found := worker_pids()):
             self.struck += 1
-            threading.Timer(self.delay, self.act, (found[self.struck % len(found)],)).start()
+            self.act(found[self.struck % len(found)])
 
 
 def kill(pid: int) -> None:
@@ -125,12 +124,11 @@ def kill(pid: int) -> None:
 
 def stand_still(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.5)
-    os.kill(pid, signal.SIGCONT)
+    threading.Timer(2.5, os.kill, (pid, signal.SIGCONT)).start()
 
 
 def test_killed_workers_under_faults(chaos: Chaos) -> None:
-    strike = Strike({3, 9}, kill, delay=0.005)
+    strike = Strike({3, 9}, kill)
     _, _, rows = chaos.run({"drop": 0.1, "nan": 0.1}, progress=strike)
     assert strike.struck == 2
     assert any("worker died" in rejection["reason"] for row in rows for rejection in row["rejections"])
