@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from common import unique_yaml
 from common.config import RunConfig, flags, key_of
 from common.errors import InputError
 
@@ -76,11 +77,11 @@ def _read_file(path: Path | None) -> dict[str, object]:
     if path is None:
         return {}
     try:
-        content = yaml.safe_load(path.read_text())
+        content = unique_yaml.load(path.read_text())
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"--config {path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise InputError(f"--config {path} must hold `key: value` lines")
     if _RUNS in content:

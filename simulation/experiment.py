@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from common import unique_yaml
 from common.config import NEIGHBOURS, STRATEGIES, RunConfig
 from common.errors import InputError, shown
 
@@ -40,24 +41,13 @@ class Experiment:
     passes: tuple[tuple[NamedRun, ...], ...]
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML as it is safe to read, in which a key may not stand twice: the last would silently win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) < len(node.value):
-            names = [key.value for key, _ in node.value]
-            raise ValueError(f"a key stands twice: {next(name for name in names if names.count(name) > 1)}")
-        return mapping
-
-
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Return the experiment of a file; ``overrides`` are key=value, and win over every run's own value."""
     try:
-        content = yaml.load(path.read_text(), _UniqueKeys)
+        content = unique_yaml.load(path.read_text())
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {_short(error)}") from error
     if content is None:
         raise InputError(f"{path} is empty; it must hold keys and values, as `strategy: mc-psgd`")
@@ -165,7 +155,7 @@ def _override(text: str) -> tuple[str, Any]:
         return key.strip(), value
     try:
         return key.strip(), yaml.safe_load(value)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"--set {shown(key)}: {shown(value)} cannot be read: {_short(error)}") from error
 
 

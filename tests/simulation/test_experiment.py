@@ -72,6 +72,15 @@ def test_a_run_without_a_name_is_named_by_what_differs(file: Path) -> None:
     assert names(loaded(file, "runs: [{name: , seed: 1}, {name: '', seed: 2}]")) == [["seed-1"], ["seed-2"]]
 
 
+def test_a_run_may_be_made_from_another_by_a_merge(file: Path) -> None:
+    text = "runs: [&a {name: a, strategy: mm-psgd, cycles: 2}, {<<: *a, name: b, cycles: 3}]"
+    runs = [run for one in loaded(file, text).passes for run in one]
+    assert [(run.name, run.config.strategy, run.config.cycles) for run in runs] == [
+        ("a", "mm-psgd", 2),
+        ("b", "mm-psgd", 3),
+    ]
+
+
 def test_set_may_sweep(file: Path) -> None:
     assert len(loaded(file, "blocks: 2", "seed=[1, 2, 3]").passes) == 3
 
@@ -91,6 +100,7 @@ def test_several_runs_never_share_a_folder_nor_lie_in_the_output_itself(file: Pa
         ("", "is empty; it must hold keys and values"),
         ("blocks: 3\nblocks: 4", "a key stands twice: blocks"),
         ("runs: [{seed: 1, seed: 2}]", "a key stands twice: seed"),
+        ("yes: 1\ntrue: 2", "a key stands twice: true"),
         ("\x00", "cannot be read"),
         ("blocks: []", "blocks is an empty list; give at least one value"),
         ("runs: 3", "runs must be a list"),
