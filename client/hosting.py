@@ -10,7 +10,7 @@ from common.config import AUTO, RunConfig
 from common.data import Shards
 from common.errors import InputError
 from common.models import default_for
-from common.source import open_folder, open_shards
+from common.source import DEFAULT_CLASSES, open_folder, open_shards
 
 NodeConfig = tuple[tuple[str, bool | float | int | str], ...]
 
@@ -48,7 +48,7 @@ def hosted(node_config: NodeConfig, config: RunConfig) -> Hosted:
 
 def _check_fit(shards: Shards, config: RunConfig) -> None:
     """Refuse a run for other examples than the node holds, where the server said what they are."""
-    found, asked = ("x".join(map(str, shards.shape)), shards.classes), (config.shape, config.classes or shards.classes)
+    found, asked = ("x".join(map(str, shards.shape)), shards.classes), (config.shape, config.classes or DEFAULT_CLASSES)
     if config.shape and found != asked:
         raise InputError(
             f"the run is for examples of shape {asked[0]} in {asked[1]} classes, the shards here are {found[0]} in "

@@ -103,6 +103,8 @@ class Node:
             if error.gone:
                 raise
             self._say(f"an order was dropped: {error}")
+            # The server may name it again at once.
+            self._stop.wait(backoff(0, random.random()))
         return True
 
     def _insist(self, action: Callable[[], T], deadline: float = float("inf")) -> T:

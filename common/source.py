@@ -16,6 +16,9 @@ from common.models import default_for
 from common.shards import ShardFolder
 from common.timed import TimedFolder
 
+# What a server without data assumes where it is not told.
+DEFAULT_CLASSES = 10
+
 
 @dataclass(frozen=True)
 class NoData:
@@ -36,7 +39,7 @@ class NoData:
 def open_shards(config: RunConfig) -> Shards:
     """Return the data that ``config`` names: cut from a data set, or a folder of shards."""
     if config.shape:
-        return NoData(_shape(config.shape), config.classes or 10, config.blocks)
+        return NoData(_shape(config.shape), config.classes or DEFAULT_CLASSES, config.blocks)
     if Path(config.data).is_dir() or ("/" in config.data and not config.data.endswith(".npz")):
         return open_folder(Path(config.data), config)
     return _cut(

@@ -114,7 +114,6 @@ class Fleet:
         self._resting = {node: rest for node, rest in self._resting.items() if node in online}
         for node, identity in sorted(self._ask(grid, asked), key=_by_client):
             if problem := self._problem(node, identity):
-                self._nodes.pop(node, None)
                 self._refuse(node, problem)
             else:
                 self._nodes[node] = identity
@@ -164,7 +163,12 @@ class Fleet:
         return ""
 
     def _refuse(self, node: int, problem: str, took: float = 0.0) -> None:
-        """Let a node rest, the longer the more time it costs; say why, unless that was said the last time."""
+        """Let a node rest, the longer the more time it costs; say why, unless that was said the last time.
+
+        One that was here stays only where it is silent: it may be busy.
+        """
+        if problem:
+            self._nodes.pop(node, None)
         last = self._resting.get(node)
         times = last.times if last else 0
         if problem and (last is None or last.problem != problem):

@@ -34,7 +34,9 @@ class KeyFolder:
         self._nodes: dict[str, int] = {}
         self._bad: set[str] = set()
         self._read: dict[str, str] = {}
-        self._problem = ""
+        # What this look and the one before found wrong: a problem is said once, not with every look.
+        self._problems: set[str] = set()
+        self._known_problems: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="node-keys", daemon=True)
 
@@ -52,6 +54,7 @@ class KeyFolder:
 
         OSError: the folder cannot be listed, and nothing was changed. A file that cannot be read keeps its key.
         """
+        self._known_problems, self._problems = self._problems, set()
         # Not Path.glob, to which a folder that is gone is an empty one.
         paths = [self._folder / name for name in sorted(os.listdir(self._folder)) if name.endswith(".pub")]
         self._read = {path.name: self._key_in(path) for path in paths}
@@ -94,10 +97,9 @@ class KeyFolder:
             return self._read.get(path.name, "")
 
     def _warn(self, problem: str) -> None:
-        """Say a problem once, not with every look."""
-        if problem != self._problem:
+        if problem not in self._known_problems:
             LOG.warning("%s", problem)
-        self._problem = problem
+        self._problems.add(problem)
 
 
 def read_public_key(text: str, path: Path) -> EllipticCurvePublicKey:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Iterator
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from flwr.proto.fleet_pb2 import PullMessagesRequest
@@ -19,6 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from common.flower141 import batch
 
 router = APIRouter()
+# Seconds that a node waits once the run is over, lest it asks again and again while the server ends.
+_MOMENT = 0.1
 
 
 class Doorbell:
@@ -67,7 +70,7 @@ async def wait(request: Request) -> Response:
         answer = await run_in_threadpool(_next, request, head)
         if not answer:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), batch.PATIENCE)
+                await asyncio.wait_for(event.wait(), _MOMENT if bell.closed else batch.PATIENCE)
             if event.is_set() and not bell.closed and not await request.is_disconnected():
                 answer = await run_in_threadpool(_next, request, head)
     finally:
@@ -117,11 +120,17 @@ def _pull(request: Request, body: bytes) -> bytes:
     return batch.pack(parts)
 
 
-def _push(request: Request, body: bytes) -> None:
+def _parts(body: bytes) -> Iterator[tuple[str, bytes]]:
     try:
-        (_, first), *parts = batch.unpack(body)
+        yield from batch.unpack(body)
     except ValueError as error:
         raise HTTPException(400, "not a row of parts") from error
+
+
+def _push(request: Request, body: bytes) -> None:
+    # One by one, and none but the first before it is known who sends them: a body may hold a million.
+    parts = _parts(body)
+    _, first = next(parts, ("", b""))
     head = PushObjectRequest.FromString(first)
     request.state.protobuf_request = head
     authenticate_node(request)

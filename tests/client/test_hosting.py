@@ -25,12 +25,12 @@ def test_a_node_with_a_folder_hosts_all_of_it_whatever_the_run_config_says(tmp_p
     assert node.model == "mlp"
 
 
-@pytest.mark.parametrize(("shape", "classes"), [("3x32x32", 3), ("2x3", 7)])
+@pytest.mark.parametrize(("shape", "classes"), [("3x32x32", 3), ("2x3", 7), ("2x3", 0)])
 def test_a_run_for_other_examples_than_the_node_holds_is_refused(tmp_path: Path, shape: str, classes: int) -> None:
     folder = write_folder(tmp_path / "mine", make_data(2, 3))
     with pytest.raises(InputError, match=r"shards here are 2x3 in 3; start flower-server with --shape 2x3 --classes 3"):
         hosted((("data", str(folder)),), RunConfig(shape=shape, classes=classes))
-    assert hosted((("data", str(folder)),), RunConfig(shape="2x3")).clients == (0, 1, 2)
+    assert hosted((("data", str(folder)),), RunConfig(shape="2x3", classes=3)).clients == (0, 1, 2)
 
 
 def test_the_model_is_the_runs_or_goes_by_the_data() -> None:

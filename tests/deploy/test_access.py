@@ -155,6 +155,22 @@ def test_a_file_that_cannot_be_read_for_a_moment_revokes_nobody(
     keys.stop()
 
 
+def test_files_that_cannot_be_read_are_named_once_and_again_when_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path / name)
+    keys = KeyFolder(tmp_path, Registry())
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_text", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+            for _ in range(3):
+                keys.look()
+        keys.look()
+    warned = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert [text.split(".pub")[0][-1] for text in warned] == ["a", "b", "a", "b"]
+
+
 def test_a_folder_that_is_gone_for_a_moment_revokes_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "nodes"
     folder.mkdir()

@@ -260,13 +260,17 @@ def test_a_ring_from_another_thread_wakes_the_request_that_waits() -> None:
     assert asyncio.run(waits())
 
 
-def test_a_run_that_is_over_lets_nobody_wait(link: Link, run: LinkRun, connect: Connect) -> None:
+def test_a_run_that_is_over_lets_nobody_wait(
+    link: Link, run: LinkRun, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than the node waits for an answer: nothing comes by itself.
+    monkeypatch.setattr(batch, "PATIENCE", 3600.0)
     device = Device(link, connect)
     pulled: list[object] = []
-    thread = threading.Thread(target=lambda: pulled.append(device.fleet.pull()), daemon=True)
+    thread = threading.Thread(target=lambda: pulled.extend(device.fleet.pull() for _ in range(2)), daemon=True)
     thread.start()
     wait_until(lambda: link.doorbell._waiting, 10, "the node to wait")
     run.finish(completed=True)
-    # Well before a waiting request would end by itself.
-    thread.join(batch.PATIENCE / 2)
-    assert pulled == [None]
+    thread.join(60)
+    # The one that waited, and the one that asks again.
+    assert pulled == [None, None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +14,7 @@ from client import node as node_module
 from client.node import Node
 from common.flower141.fleet import Announced, Refused, Unreachable
 from common.pacing import backoff, pause
+from tests.processes import wait_until
 
 Step = Callable[[], object]
 
@@ -138,7 +138,7 @@ def test_an_order_that_is_withdrawn_costs_nothing_but_the_order() -> None:
 
 def test_a_node_that_is_refused_its_orders_rests_before_it_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[int] = []
-    monkeypatch.setattr(node_module, "backoff", lambda failures, _: rests.append(failures) or 0.001)
+    monkeypatch.setattr(node_module, "backoff", lambda failures, _: (rests.append(failures), 0.001)[1])
     server = serve(Server(fails(Refused("HTTP 429", gone=False)), "order"))
     assert rests
     assert server.activations == 2
@@ -176,6 +176,15 @@ def test_a_node_that_is_refused_asks_again_for_ever() -> None:
     assert "nodes folder" in server.said[0]
 
 
+def test_a_node_that_may_not_fetch_its_orders_rests_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("order", "order")
+    server.withdrawn = 2
+    rests: list[float] = []
+    monkeypatch.setattr(node_module, "backoff", lambda failures, _: (rests.append(failures), 0.001)[1])
+    serve(server)
+    assert rests[:2] == [0, 0]
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_node_without_a_key_leaves_no_trace(keyed: bool) -> None:
     assert set(serve(Server("order"), keyed=keyed).unregistered) == {not keyed}
@@ -200,7 +209,17 @@ def test_backoff_doubles_up_to_a_bound_and_never_overflows() -> None:
 
 def test_a_silent_heartbeat_ends_the_connection_that_the_server_forgot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "HEARTBEAT", 0.01)
-    server = Server(*[lambda: time.sleep(0.05)] * 4)
-    server.heartbeat = fails(Refused("HTTP 401", gone=True))  # type: ignore[method-assign,assignment]
+    beaten = threading.Event()
+    server = Server(lambda: wait_until(lambda: beaten.is_set() and not beating(), 30, "a beat that is refused"))
+
+    def heartbeat() -> None:
+        beaten.set()
+        raise Refused("HTTP 401", gone=True)
+
+    server.heartbeat = heartbeat  # type: ignore[method-assign]
     serve(server)
-    assert server.activations >= 2
+    assert server.activations == 2
+
+
+def beating() -> bool:
+    return any(thread.name == "heartbeat" for thread in threading.enumerate())

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from flwr.app import Error
+from flwr.app import Error, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,6 +99,16 @@ def test_a_doubted_node_that_says_nothing_stays_what_it_was() -> None:
     assert fleet.cohort(1, 0) == {5: (0,)}
 
 
+@pytest.mark.parametrize("answer", [protocol.write_query(), Error(2, "other shards")], ids=["nonsense", "error"])
+def test_a_doubted_node_that_cannot_say_who_it_is_takes_part_no_more(answer: RecordDict | Error) -> None:
+    grid = odd_grid({5: (0,), 9: (1,)}, {})
+    fleet = a_fleet(grid)
+    grid.odd[5] = answer
+    fleet.doubt(5)
+    fleet.refresh(grid)
+    assert fleet.cohort(1, 0) == {9: (1,)}
+
+
 def test_too_few_nodes_end_the_run_with_counts_and_remedy() -> None:
     with pytest.raises(
         RunError, match=r"1 of 2 nodes appeared within 0.05 s; start more clients, lower nodes, or raise"
@@ -125,7 +135,8 @@ def test_a_refused_node_is_asked_again_when_the_clients_first_node_has_left() ->
     assert fleet.cohort(2, 0) == {9: (0, 1)}
 
 
-def test_a_node_whose_shards_cover_too_few_blocks_is_refused() -> None:
+def test_a_node_whose_shards_cover_too_few_blocks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     grid = odd_grid({5: (0,), 9: (1,)}, {9: protocol.write_identity(Identity((1,), 1))})
     fleet = a_fleet(grid)
     fleet.refresh(grid)
