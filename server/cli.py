@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     console.log_to_console(verbose=arguments.verbose)
     config = options.run_config(arguments)
-    if not (arguments.resume or arguments.overwrite):
+    if not (arguments.resume or arguments.overwrite or arguments.attach):
         RunFolder(Path(config.output)).refuse_to_lose(
             "go on with it by --resume, keep it by another --output, or lose it by --overwrite"
         )

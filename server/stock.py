@@ -65,15 +65,18 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         listener.start()
         say(f"listening on {arguments.host}:{listener.port}, results in {config.output}")
         try:
-            return flower.run(config, arguments.state_dir.absolute() / "app", overwrite=arguments.overwrite)
+            if arguments.overwrite:
+                RunFolder(Path(config.output)).discard()
+            return flower.run(config, arguments.state_dir.absolute() / "app")
         finally:
             listener.stop()
 
 
 def attach(config: RunConfig, arguments: argparse.Namespace) -> int:
     """Run on a SuperLink that is there; results are written where it runs its apps."""
-    if arguments.resume:
-        raise InputError("--resume and --attach exclude each other: the checkpoint lies on the SuperLink's machine")
+    if arguments.resume or arguments.overwrite:
+        flag = "--resume" if arguments.resume else "--overwrite"
+        raise InputError(f"{flag} and --attach exclude each other: the output lies on the SuperLink's machine")
     host, _ = parse_address(arguments.attach)
     if arguments.insecure or arguments.insecure_anywhere:
         say(f"flower-server: {check_insecure(host, anywhere=arguments.insecure_anywhere)}")
@@ -85,7 +88,7 @@ def attach(config: RunConfig, arguments: argparse.Namespace) -> int:
     signals = console.Signals("stopping the run", interrupt=True)
     try:
         flower = Flower(state / "flwr", arguments.attach, arguments.tls_ca)
-        return flower.run(config, state / "app", overwrite=arguments.overwrite)
+        return flower.run(config, state / "app")
     except KeyboardInterrupt:
         return signals.exit_code()
 
@@ -107,10 +110,8 @@ class Flower:
         if done.returncode and "already in use" not in done.stdout + done.stderr:
             say(f"{key.name} admits nobody: {' '.join((done.stdout + done.stderr).split())[-200:]}")
 
-    def run(self, config: RunConfig, app: Path, *, overwrite: bool) -> int:
+    def run(self, config: RunConfig, app: Path) -> int:
         """Submit the run, show its log, and return its exit code. KeyboardInterrupt stops it."""
-        if overwrite:
-            RunFolder(Path(config.output)).discard()
         stage(app, config.to_mapping())
         done = self._flwr("run", str(app), _CONNECTION, "--format", "json")
         answer = _json(done.stdout)

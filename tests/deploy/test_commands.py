@@ -164,6 +164,7 @@ def test_the_server_wants_a_certificate(capsys: pytest.CaptureFixture[str]) -> N
         (("--config", "gone.yaml"), "gone.yaml"),
         (("--port", "70000"), "--port"),
         (("--insecure", "--tls-cert", "x"), "exclude"),
+        (("--attach", "server.example:9091", "--overwrite"), "--overwrite and --attach exclude each other"),
     ],
 )
 def test_the_server_refuses_bad_usage(
@@ -189,6 +190,19 @@ def test_a_deployed_run_waits_for_devices_without_end() -> None:
     config = options.run_config(options.parse([]))
     assert (config.node_timeout, config.round_attempts) == (0, 0)
     assert (RunConfig().node_timeout, RunConfig().round_attempts) != (0, 0)
+
+
+def test_a_key_that_stands_twice_in_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("cycles: 3\ncycles: 4\n")
+    with pytest.raises(InputError, match="a key stands twice: cycles"):
+        options.run_config(options.parse(["--config", str(tmp_path / "run.yaml")]))
+
+
+def test_an_attached_run_leaves_the_folder_here_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
+    # Not refused for the run that is here, which is none of the SuperLink's.
+    assert "--tls-ca" in refused(capsys, server_cli.main, "--state-dir", tmp_path, "--attach", "server.example:9091")
 
 
 @pytest.mark.parametrize("text", ["strategy: [fedavg, mc-psgd]\n", "runs: [{seed: 1}, {seed: 2}]\n"])
