@@ -24,6 +24,8 @@ def choose(name: str, module: nn.Module, shape: tuple[int, ...], threads: int = 
 
     threads: over which the native engine spreads its clients.
     """
+    if any(parameter._backward_hooks for parameter in module.parameters()):
+        raise InputError("the model has hooks on its parameters, which no copy of it keeps; put them on its modules")
     if name == AUTO:
         return _fastest(module, shape, threads)
     if name == "loop":

@@ -84,10 +84,9 @@ def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
 
 
 def _is_hooked(module: nn.Module) -> bool:
-    """Whether something of the user's runs when the module or one of its own parameters is used."""
+    """Whether something of the user's runs when the module is used."""
     own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    hooked = any(own) or any(parameter._backward_hooks for parameter in module.parameters(recurse=False))
-    return hooked or hasattr(module, "parametrizations")
+    return any(own) or hasattr(module, "parametrizations")
 
 
 def _as_image(shape: tuple[int, ...]) -> Shape:

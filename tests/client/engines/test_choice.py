@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from torch import Tensor, nn
 
@@ -77,13 +75,15 @@ def hooked_outside() -> nn.Module:
     return module
 
 
-def hooked_parameter() -> nn.Module:
+def test_native_refuses_what_runs_something_of_the_users() -> None:
+    with pytest.raises(InputError, match="has hooks or parametrizations; use engine auto"):
+        engines.choose("native", hooked_outside(), (4,))
+    assert engines.choose("auto", hooked_outside(), (4,)).name == "stacked"
+
+
+@pytest.mark.parametrize("name", ["auto", "native", "stacked", "loop"])
+def test_no_engine_takes_hooks_that_its_copy_of_the_model_would_lose(name: str) -> None:
     module = nn.Sequential(nn.Linear(4, 4))
     module[0].weight.register_hook(lambda gradient: 2 * gradient)
-    return module
-
-
-@pytest.mark.parametrize("make", [hooked_outside, hooked_parameter])
-def test_native_refuses_what_runs_something_of_the_users(make: Callable[[], nn.Module]) -> None:
-    with pytest.raises(InputError, match="hooks"):
-        engines.choose("native", make(), (4,))
+    with pytest.raises(InputError, match=r"hooks on its parameters, .* put them on its modules"):
+        engines.choose(name, module, (4,))
