@@ -64,7 +64,7 @@ def run(command: Callable[[], int], name: str, *, verbose: bool = False, interru
     interrupted: how to go on, said after Ctrl-C or SIGTERM; '': the command has ``Signals`` of its own.
     """
     if not interrupted:
-        return _foreseen(command, name, verbose=verbose)
+        return _foreseen(command, name, "start again", verbose=verbose)
     # Noted, not told by the exception: whoever is in between, a C++ library say, may let another one out.
     terminated = threading.Event()
 
@@ -74,7 +74,7 @@ def run(command: Callable[[], int], name: str, *, verbose: bool = False, interru
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        code = _foreseen(command, name, verbose=verbose)
+        code = _foreseen(command, name, interrupted, verbose=verbose)
     except BaseException as error:
         if not (terminated.is_set() or isinstance(error, KeyboardInterrupt)):
             raise
@@ -85,7 +85,7 @@ def run(command: Callable[[], int], name: str, *, verbose: bool = False, interru
     return 128 + signal.SIGTERM if terminated.is_set() else code
 
 
-def _foreseen(command: Callable[[], int], name: str, *, verbose: bool) -> int:
+def _foreseen(command: Callable[[], int], name: str, again: str, *, verbose: bool) -> int:
     try:
         return command()
     except (InputError, RunError) as error:
@@ -106,5 +106,5 @@ def _foreseen(command: Callable[[], int], name: str, *, verbose: bool) -> int:
     except OSError as error:
         if verbose or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        say(f"{name}: the disk is full ({error.filename or error.strerror}); make room and go on with --resume")
+        say(f"{name}: the disk is full ({error.filename or error.strerror}); make room; then {again}")
         return 1

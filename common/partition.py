@@ -99,7 +99,8 @@ def cut_test(y: NDArray[np.int64], tested: NDArray[np.float64]) -> Rows:
 def _tested(labels: tuple[tuple[int, ...], ...], classes: int, block_skew: float) -> NDArray[np.float64]:
     """Return what fraction of a label's test rows a block is judged on: all of its own labels'.
 
-    Of the others' as many as make the block's test set as mixed as its training set.
+    Of the others' as many as make the block's test set as mixed as its training set, where all labels are held by
+    equally many blocks.
     """
     holds = np.array([[label in block for label in range(classes)] for block in labels], np.float64)
     dealt = block_skew * holds / holds.sum(axis=0) + (1 - block_skew) / len(labels)

@@ -198,7 +198,7 @@ def _rejected(runs: Sequence[RunResult]) -> str:
         said = "; ".join(f"{escape(name)}: {_count(count, 'client')}" for name, count in lost if count)
         parts.append(f"<p>Clients whose work was not taken, counted once an attempt: {said}.</p>")
     if rows:
-        parts.append(_table(["run", "node", "clients", "updates", "rounds", "reason"], rows, words=True))
+        parts.append(_table(["run", "node", "clients", "times", "rounds", "reason"], rows, words=True))
     if len(ranked) > MOST_REJECTIONS:
         parts.append(f"<p>And {len(ranked) - MOST_REJECTIONS} rarer ones, all in metrics.jsonl.</p>")
     benched = [

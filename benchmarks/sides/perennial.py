@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -54,7 +55,7 @@ def rounds(settings: dict[str, object]) -> tuple[list[float], list[float]]:
         grid.begin(nodes, run.config.to_mapping())
         train([run], grid, nodes=nodes, eager=False, progress=stamps)
         workers = [pid for pid in family(os.getpid()) if command_line(pid).startswith("ray::")]
-        memory = [peak(os.getpid()), max(peak(pid) for pid in workers)]
+        memory = [peak(os.getpid()), max(map(peak, workers), default=math.nan)]
     return stamps.seconds, memory
 
 

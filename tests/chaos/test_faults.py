@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,9 +121,22 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def stand_still(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    threading.Timer(2.5, os.kill, (pid, signal.SIGCONT)).start()
+class StandStill(Strike):
+    """Stops a worker after ``server_round``, and lets it go on once a round has gone by without its replies."""
+
+    def __init__(self, server_round: int) -> None:
+        super().__init__({server_round}, self._stop)
+        self._stopped = 0
+
+    def _stop(self, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        self._stopped = pid
+
+    def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
+        if self._stopped and record.rejections:
+            os.kill(self._stopped, signal.SIGCONT)
+            self._stopped = 0
+        super().round_done(record, accuracies, schedule)
 
 
 def test_killed_workers_under_faults(chaos: Chaos) -> None:
@@ -135,7 +147,7 @@ def test_killed_workers_under_faults(chaos: Chaos) -> None:
 
 
 def test_a_worker_that_stands_still_past_the_deadline_is_late_and_not_waited_for(chaos: Chaos) -> None:
-    strike = Strike({4}, stand_still)
+    strike = StandStill(4)
     _, _, rows = chaos.run({}, progress=strike, **{"round-timeout": 1.0, "min-replies": 0.3})
     assert strike.struck == 1
     assert any("no reply in time" in rejection["reason"] for row in rows for rejection in row["rejections"])

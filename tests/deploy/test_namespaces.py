@@ -139,7 +139,8 @@ def interrupted(lab: Lab, unbroken: Path) -> Interrupted:
     """One Ctrl-C, then five kill -9 at random instants, then the end."""
     run = Interrupted(lab.folder / "interrupted")
     rng = random.Random(7)
-    moments = sorted(rng.sample(range(1, ROUNDS - 1), KILLS + 1))
+    # Early enough for the last kill to come before the end.
+    moments = sorted(rng.sample(range(1, ROUNDS - 6), KILLS + 1))
     for number, moment in zip([signal.SIGINT] + [signal.SIGKILL] * KILLS, moments, strict=True):
         server = lab.server(run.output, "--resume", **EXPERIMENT)
         wait_until(lambda at=moment: len(rows(run.output)) >= at, 240, f"round {moment}\n{server.said()[-2000:]}")
