@@ -60,6 +60,9 @@ class RunConfig:
     block_skew: float = _real(
         1.0, "fraction of a label's examples that only its blocks get; the rest is dealt to all blocks", least=0, most=1
     )
+    label_shift: int = _whole(
+        0, "in block m, counted from 0, label y stands as y + m times this, modulo the labels", least=0
+    )
     client_skew: float = _real(1.0, "fraction of a block that is sorted by label before it is cut", least=0, most=1)
     model: str = _word(AUTO, "cnn, mlp, linear or package.module:factory; auto: by the data's shape")
     cycles: int = _whole(5, "passes over all blocks, C", least=1)

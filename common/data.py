@@ -69,10 +69,14 @@ class Dataset:
 
 @dataclass(frozen=True)
 class CutDataset:
-    """A data set cut by a partition: fills ``Shards`` without copying an image."""
+    """A data set cut by a partition: fills ``Shards`` without copying an image.
+
+    label_shift: in block m, label y stands as y + m * label_shift, modulo the labels: blocks then disagree on answers.
+    """
 
     dataset: Dataset
     partition: partition.Partition
+    label_shift: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,11 +95,19 @@ class CutDataset:
         return tuple(range(len(self.partition.bounds[0]) - 1))
 
     def shard(self, client: int, block: int) -> Shard:
-        return Shard(self.dataset.x_train, self.dataset.y_train, self.partition.shard(client, block))
+        return Shard(self.dataset.x_train, self._labels[block][0], self.partition.shard(client, block))
 
     def test(self, block: int) -> Shard | None:
         rows = partition.cut_test(self.dataset.y_test, self.partition.tested[block])
-        return Shard(self.dataset.x_test, self.dataset.y_test, rows) if len(rows) else None
+        return Shard(self.dataset.x_test, self._labels[block][1], rows) if len(rows) else None
+
+    @cached_property
+    def _labels(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """For each block the labels of all training and of all test rows; one array where they are the same."""
+        both = (self.dataset.y_train, self.dataset.y_test)
+        turns = [block * self.label_shift % self.classes for block in range(self.blocks)]
+        turned = {turn: ((both[0] + turn) % self.classes, (both[1] + turn) % self.classes) for turn in set(turns) - {0}}
+        return [turned.get(turn, both) for turn in turns]
 
 
 def load(name: str) -> Dataset:

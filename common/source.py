@@ -48,6 +48,7 @@ def open_shards(config: RunConfig) -> Shards:
         config.clients,
         config.labels_per_block,
         config.block_skew,
+        config.label_shift,
         config.client_skew,
         config.shuffled,
         config.seed,
@@ -77,6 +78,7 @@ def _cut(
     clients: int,
     labels_per_block: int,
     block_skew: float,
+    label_shift: int,
     client_skew: float,
     shuffled: bool,
     seed: int,
@@ -95,6 +97,7 @@ def _cut(
             shuffled=shuffled,
             seed=seed,
         ),
+        label_shift,
     )
 
 

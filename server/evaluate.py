@@ -83,9 +83,9 @@ class Evaluator:
     def _judge(self, model: Vector, blocks: Sequence[int]) -> dict[int, float]:
         """Return the model's accuracy on several blocks; test sets cut from one array are gone through once."""
         tests = {block: test for block in blocks if (test := self._tests[block]) is not None}
-        by_source: dict[int, list[int]] = {}
+        by_source: dict[tuple[int, int], list[int]] = {}
         for block, test in tests.items():
-            by_source.setdefault(id(test.x), []).append(block)
+            by_source.setdefault((id(test.x), id(test.y)), []).append(block)
         found: dict[int, float] = {}
         for members in by_source.values():
             rows = np.unique(np.concatenate([tests[block].rows for block in members]))

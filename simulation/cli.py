@@ -67,7 +67,8 @@ def _shards(options: argparse.Namespace) -> int:
     return 0
 
 
-_SHARD_KEYS = ("data", "blocks", "clients", "labels-per-block", "block-skew", "client-skew", "shuffled", "seed")
+_SHARD_KEYS = ("data", "blocks", "clients", "labels-per-block", "block-skew", "label-shift", "client-skew", "shuffled",
+               "seed")  # fmt: skip
 
 
 def _parser() -> argparse.ArgumentParser:

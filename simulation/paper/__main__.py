@@ -13,7 +13,7 @@ from common import console
 from common.errors import InputError
 from simulation import places, reading
 from simulation.drawing import png
-from simulation.paper import charts, page, plan, series, summary
+from simulation.paper import charts, mix, page, plan, series, summary
 from simulation.paper.plan import PARTS, Part
 
 
@@ -41,12 +41,14 @@ def collect(options: argparse.Namespace) -> int:
         kept = [series.from_result(one, part.key) for folder in folders for one in reading.read_all(folder)]
         if evaluated := [one for one in kept if len(one.rounds)]:
             series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
+        if part.name == "figure2" and (told := [one for folder in folders for one in mix.measure(folder)]):
+            mix.write(options.output, told)
     found = {part.name: series.read(options.output, part.name) for part in PARTS}
     whole = summary.completed(found)
     drawn = {options.output / f"{name}.png": figure for name, figure in charts.draw(whole).items()}
     for path, figure in drawn.items():
         path.write_bytes(png(figure, dpi=110))
-    parts = page.parts(whole) | page.states(found)
+    parts = page.parts(whole, mix.read(options.output)) | page.states(found)
     if options.page:
         addresses = {path.stem: Path(os.path.relpath(path, options.page.parent)).as_posix() for path in drawn}
         options.page.write_text(page.filled(before, page.illustrated(parts, addresses)), encoding="utf-8")

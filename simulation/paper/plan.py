@@ -33,6 +33,7 @@ PARTS = (
     Part("figure4", "blocks", known=(("figure2", "5"),)),
     Part("figure5", "participation"),
     Part("figure2-nine-labels"),
+    Part("contradiction", "rounds-per-block"),
     Part("calibration-blocks", "block-skew", known=(("figure2", "0.4"), ("figure4", "0.4"))),
     Part("calibration-labels", "labels-per-block", known=(("figure2-nine-labels", "9"),)),
     Part("sensitivity-labels", "labels-per-block"),

@@ -107,8 +107,8 @@ def write(folder: Path, name: str, series: Sequence[Series]) -> None:
         for one in series
         for at in range(len(one.rounds))
     ]
-    _write_csv(folder / f"{name}-runs.csv", _RUN_KEYS, runs)
-    _write_csv(folder / f"{name}.csv", (*_ROUND_KEYS, *blocks, *_COST_KEYS), rounds)
+    write_csv(folder / f"{name}-runs.csv", _RUN_KEYS, runs)
+    write_csv(folder / f"{name}.csv", (*_ROUND_KEYS, *blocks, *_COST_KEYS), rounds)
 
 
 def read(folder: Path, name: str) -> list[Series]:
@@ -116,9 +116,9 @@ def read(folder: Path, name: str) -> list[Series]:
     if not (folder / f"{name}-runs.csv").exists():
         return []
     lines: dict[tuple[str, str], list[Mapping[str, str]]] = {}
-    for line in _read_csv(folder / f"{name}.csv"):
+    for line in read_csv(folder / f"{name}.csv"):
         lines.setdefault((line["run"], line["seed"]), []).append(line)
-    return [_series(run, lines[run["run"], run["seed"]]) for run in _read_csv(folder / f"{name}-runs.csv")]
+    return [_series(run, lines[run["run"], run["seed"]]) for run in read_csv(folder / f"{name}-runs.csv")]
 
 
 def _series(run: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Series:
@@ -153,13 +153,13 @@ def _number(value: float, digits: int) -> str:
     return "" if np.isnan(value) else f"{value:.{digits}f}"
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
 
 
-def _read_csv(path: Path) -> list[dict[str, str]]:
+def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))

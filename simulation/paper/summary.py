@@ -114,6 +114,14 @@ def forgotten(series: Series) -> dict[int, list[float]]:
     return dict(sorted(lost.items()))
 
 
+def at_pace(series: Iterable[Series], others: Sequence[Series]) -> list[Series]:
+    """Return the series as if a round had taken what it takes in ``others``, mean over seeds; as they are without."""
+    if not others:
+        return list(series)
+    seconds = float(np.mean([one.seconds[-1] / one.rounds[-1] for one in others]))
+    return [replace(one, seconds=seconds * one.rounds.astype(np.float64)) for one in series]
+
+
 def training_seconds(series: Iterable[Series]) -> float:
     """Return the seconds of training: runs that were read from one pass count once."""
     passes: dict[tuple[int, str, int, bool, str], float] = {}

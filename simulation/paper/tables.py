@@ -8,7 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulation.paper import summary
-from simulation.paper.claims import ABLATIONS, FEDAVG, FIGURE2, FIGURE4, FIGURE5, LABELS, MISSING, TABLE1
+from simulation.paper.claims import (
+    ABLATIONS,
+    FEDAVG,
+    FIGURE2,
+    FIGURE4,
+    FIGURE5,
+    LABELS,
+    LOCAL_ITERATIONS,
+    MISSING,
+    TABLE1,
+)
+from simulation.paper.mix import RUNS, Told
 from simulation.paper.series import Series
 
 Found = Mapping[str, Sequence[Series]]  # the series by experiment
@@ -28,6 +39,15 @@ def ablations(found: Found) -> str:
         [LABELS[run], *_accuracies(summary.of_run(found["figure2"], run))] for run in ("mm-psgd", *ABLATIONS, "mc-psgd")
     ]
     return table(["predictor", "best", "mean of last cycle", "least and most in last cycle"], rows)
+
+
+def mix(told: Sequence[Told]) -> str:
+    """What is left of a predictor's lead once a model without one is told the block's mix of labels."""
+    rows = []
+    for run in RUNS:
+        seeds = [one for one in told if one.run == run]
+        rows.append([LABELS[run], _spread([one.plain for one in seeds]), _spread([one.told for one in seeds])])
+    return table(["after the last round", "as it is", "told the block's mix of labels"], rows if told else [])
 
 
 def votes(found: Found) -> str:
@@ -62,8 +82,12 @@ def forgetting(found: Found) -> str:
 def communication(found: Found) -> str:
     """Rounds, gigabytes and seconds until targets are first measured, and MC-PSGD's overhead over MM-PSGD."""
     rows = []
+    single = summary.of_run(found["figure2"], "fedavg-shuffled")
     for run in ("fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"):
         series = summary.of_run(found["figure2"], run)
+        if run in ("fedavg", "mm-psgd"):
+            # Read from the pass that trains both chains; by itself it takes what the pass with one chain takes.
+            series = summary.at_pace(series, single)
         rows.append([LABELS[run], *(_cost(series, target) for target in TARGETS)])
     mm, mc = (summary.of_run(found["figure2"], run) for run in ("mm-psgd", "mc-psgd"))
     if mm and mc:
@@ -73,14 +97,13 @@ def communication(found: Found) -> str:
 
 
 def table1(found: Found) -> str:
-    settings = ("5", "10", "15", "20")
     rows = []
     for strategy, claims in TABLE1.items():
-        series = [_swept(found["figure3"], strategy, setting) for setting in settings]
+        series = [_swept(found["figure3"], strategy, setting) for setting in LOCAL_ITERATIONS]
         rows.append([f"{LABELS[strategy]}, paper", *(f"{claim:,}" for claim in claims)])
         rows.append([f"{LABELS[strategy]}, ours", *(_rounds_to(one, 0.6) for one in series)])
         rows.append([f"{LABELS[strategy]}, our best accuracy", *(over(one, _best) for one in series)])
-    return table(["local iterations I", *settings], rows)
+    return table(["local iterations I", *LOCAL_ITERATIONS], rows)
 
 
 def figure4(found: Found) -> str:

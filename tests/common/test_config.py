@@ -26,6 +26,7 @@ mappings = st.fixed_dictionaries(
         "blocks": st.integers(1, 100),
         "clients": st.integers(1, 10**6),
         "block-skew": st.floats(0, 1),
+        "label-shift": st.integers(0, 20),
         "client-skew": st.floats(0, 1),
         "shuffled": st.booleans(),
         "decay": st.floats(0, 1),

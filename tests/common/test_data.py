@@ -198,6 +198,18 @@ def test_a_named_data_set_is_cut_as_configured() -> None:
     assert sorted(np.concatenate(rows).tolist()) == list(range(1437))
 
 
+def test_a_label_shift_turns_the_labels_of_a_block_and_nothing_else() -> None:
+    plain, turned = (open_shards(RunConfig(blocks=3, label_shift=shift)) for shift in (0, 4))
+    for block in range(3):
+        pairs = [(shards.shard(7, block), shards.test(block)) for shards in (plain, turned)]
+        for before, after in zip(*pairs, strict=True):
+            assert before is not None
+            assert after is not None
+            assert (after.rows == before.rows).all()
+            assert after.x is before.x
+            assert (after.y == (before.y + 4 * block) % 10).all()
+
+
 def test_a_folders_manifest_decides_blocks_clients_and_model(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "data", make_data(2, 3))
     config = RunConfig(data=str(folder))

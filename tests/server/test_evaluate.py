@@ -64,6 +64,15 @@ def test_each_reader_gets_its_own_accuracies_as_often_as_it_asks(folder: Path) -
     assert evaluator.accuracies([Predictors((always(0),) * 2, (1, 1))]) == [both[0]]
 
 
+def test_blocks_that_call_the_same_images_by_other_labels_are_judged_by_their_own() -> None:
+    shards = open_shards(RunConfig(blocks=2, labels_per_block=10, clients=5, label_shift=3))
+    zero, three = (always(label, 64 * 10 + 10, 10) for label in (0, 3))
+    (found,) = an_evaluator(shards).accuracies([Predictors((zero, zero), (1, 1))]) or []
+    (turned,) = an_evaluator(shards).accuracies([Predictors((zero, three), (1, 1))]) or []
+    assert found[0] != found[1]
+    assert turned[0] == turned[1] == found[0]
+
+
 def test_overlapping_test_sets_of_a_cut_data_set_are_judged_alike() -> None:
     shards = open_shards(RunConfig(clients=5))
     evaluator = an_evaluator(shards)

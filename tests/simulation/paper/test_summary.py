@@ -78,6 +78,14 @@ def test_forgetting_is_counted_from_the_end_of_a_blocks_visit(a_series: A_SERIES
     assert summary.forgotten(a_series(means=(10, 20, 30, 40))) == {}
 
 
+def test_a_series_at_anothers_pace_has_its_own_rounds(a_series: A_SERIES) -> None:
+    slow = [replace(a_series(seed=seed), seconds=np.arange(1, 9) * seconds) for seed, seconds in ((0, 1.0), (1, 3.0))]
+    (found,) = summary.at_pace([a_series(means=(10, 20))], slow)
+    assert (found.rounds.tolist(), found.seconds.tolist()) == ([1, 2], [2.0, 4.0])
+    (same,) = summary.at_pace([a_series(means=(10, 20))], [])
+    assert same.seconds.tolist() == [0.5, 1.0]
+
+
 def test_runs_of_one_pass_cost_its_time_once(a_series: A_SERIES) -> None:
     together = [a_series("a"), a_series("b", strategy="fedavg")]
     assert summary.training_seconds(together) == 4
