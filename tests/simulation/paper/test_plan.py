@@ -92,7 +92,7 @@ def test_quick_keeps_strategies_blocks_and_swept_values_on_a_twentieth_of_the_ro
             for few, many in zip(short, full, strict=True):
                 assert few.name == many.name
                 assert (few.config.strategy, few.config.blocks) == (many.config.strategy, many.config.blocks)
-                assert few.config.rounds_per_block * 20 == many.config.rounds_per_block
+                assert few.config.rounds_per_block == max(2, many.config.rounds_per_block / 20)
                 assert few.config.data == "digits"
                 if part.key not in ("", "rounds-per-block"):
                     assert few.config.to_mapping()[part.key] == many.config.to_mapping()[part.key]
