@@ -20,6 +20,9 @@ from tests.client.engines import reference
 from tests.client.engines.marks import needs_compiler
 from tests.client.engines.networks import Case, networks
 
+# Torch's threads wait by spinning, which on a busy machine takes ages.
+torch.set_num_threads(1)
+
 Maker = Callable[[nn.Module, tuple[int, ...]], Engine]
 MAKERS = [
     pytest.param(lambda module, shape: LoopEngine(module), id="loop"),
