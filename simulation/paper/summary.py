@@ -49,12 +49,15 @@ def completed(found: Mapping[str, Sequence[Series]]) -> dict[str, list[Series]]:
 
 
 def last_cycle(series: Series) -> Spread:
-    """Return the accuracies over the last cycle that is whole; over all that is measured before the first one is."""
+    """Return the accuracies over the last cycle that is whole; over all that is measured before the first one is.
+
+    Where nothing was measured in that cycle, which may be shorter than the time between evaluations: the latest.
+    """
     length = series.cycle_length
     ended = int(series.rounds[-1]) // length
     inside = series.rounds > 0 if ended == 0 else (series.rounds > (ended - 1) * length)
     inside &= series.rounds <= max(ended, 1) * length
-    values = series.mean[inside]
+    values = series.mean[inside] if inside.any() else series.mean[-1:]
     return Spread(float(values.mean()), float(values.min()), float(values.max()))
 
 

@@ -59,6 +59,12 @@ def test_seeds_that_are_whole_count_and_others_only_while_none_is(a_series: A_SE
     assert summary.of_run([whole], "fedavg") == []
 
 
+def test_a_cycle_without_an_evaluation_is_told_by_the_latest(a_series: A_SERIES) -> None:
+    whole = a_series()
+    seldom = replace(whole, rounds=np.array([7, 13]), mean=np.array([0.4, 0.5]))
+    assert summary.last_cycle(seldom).mean == 0.5
+
+
 def test_a_curve_spans_the_seeds_at_their_common_rounds(a_series: A_SERIES) -> None:
     found = summary.curve([a_series(seed=0), a_series(seed=1, means=(20, 40))])
     assert found.rounds.tolist() == [1, 2]
