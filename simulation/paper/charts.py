@@ -135,7 +135,9 @@ def figure3(found: Found) -> Figure:
         for iterations, server_round in zip(LOCAL_ITERATIONS, claims, strict=True):
             if iterations in looks:
                 axes.plot(server_round, 60, "X", color=looks[iterations].color, markersize=8, markeredgecolor="white")
-        axes.annotate("X: paper", (0.99, 60.5), xycoords=("axes fraction", "data"), color=FAINT, fontsize=8, ha="right")
+        axes.annotate(
+            "X: paper", (0.99, 59), xycoords=("axes fraction", "data"), color=FAINT, fontsize=8, ha="right", va="top"
+        )
     return figure
 
 
