@@ -61,9 +61,9 @@ def _figure2(series: Sequence[Series], title: str) -> Figure:
     figure, (axes,) = panels([title])
     _runs(figure, axes, series, (*FIGURE2, "mm-mean"))
     _claimed(axes, 5)
+    for height in (62.0, 65.0):
+        axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])
     for height, text in ((65, "paper's best, MM and MC"), (62, "paper's best, shuffled"), (57.5, "paper's FedAvg")):
-        if height in (62, 65):
-            axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])
         axes.annotate(text, (1.01, height), xycoords=("axes fraction", "data"), color=FAINT, fontsize=8, va="center")
     _from_learned(axes)
     return figure
