@@ -34,17 +34,19 @@ test: lint ## the gate: ruff, mypy --strict, and the tests (all but the slow one
 lint: $(VENV)/dev ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	rm -rf build/typed && mkdir -p build/typed/perennial
+	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
 	$(BIN)/mypy
 
 paper: $(VENV)/datasets ## every figure and table of the paper on CIFAR-10, and the theorems (hours; goes on where it stopped)
-	$(BIN)/python -m simulation.paper run
-	$(BIN)/python -m simulation.theory --output docs/results/theory
-	$(BIN)/python -m simulation.paper collect runs/paper --output docs/results --page docs/results.md
+	$(BIN)/python -m perennial.simulation.paper run
+	$(BIN)/python -m perennial.simulation.theory --output docs/results/theory
+	$(BIN)/python -m perennial.simulation.paper collect runs/paper --output docs/results --page docs/results.md
 
 paper-quick: $(VENV)/simulation ## the same in minutes, on digits
-	$(BIN)/python -m simulation.paper run --quick
-	$(BIN)/python -m simulation.theory --output runs/paper-quick/theory --quick
-	$(BIN)/python -m simulation.paper collect runs/paper-quick --output runs/paper-quick/results
+	$(BIN)/python -m perennial.simulation.paper run --quick
+	$(BIN)/python -m perennial.simulation.theory --output runs/paper-quick/theory --quick
+	$(BIN)/python -m perennial.simulation.paper collect runs/paper-quick --output runs/paper-quick/results
 
 bench: $(VENV)/simulation ## seconds a round, ours beside stock Flower's; by clients and model size
 	$(BIN)/python -m benchmarks.rounds

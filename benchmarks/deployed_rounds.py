@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.processes import running, wait_until  # noqa: E402
-from common import shards  # noqa: E402
-from common.data import Shard  # noqa: E402
-from common.stock import command, environment, free_port  # noqa: E402
-from server import stock  # noqa: E402
+from perennial.common import shards  # noqa: E402
+from perennial.common.command.flower import command, environment, free_port  # noqa: E402
+from perennial.common.data.datasets import Shard  # noqa: E402
+from perennial.server import stock  # noqa: E402
 
 NODES, BLOCKS = 2, 2
 STRATEGY = {"strategy": "mc-psgd", "model": "cnn", "local-iterations": 1, "batch-size": 2, "engine": "loop"}
@@ -146,13 +146,13 @@ def fleet(folder: Path, keys: dict[str, object]) -> Iterator[list[subprocess.Pop
     port = free_port()
     variables = {**environment(folder / "flwr"), "PYTHONPATH": str(ROOT)}
     flags = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
-    server = ["-m", "server.cli", "--insecure", "--port", str(port), "--state-dir", str(folder), *flags]
+    server = ["-m", "perennial.server.cli", "--insecure", "--port", str(port), "--state-dir", str(folder), *flags]
     with ExitStack() as stack:
         stack.enter_context(running([sys.executable, *server], folder / "server.log", variables))
         clients = []
         for client in range(NODES):
             arguments = ["--insecure", "--server", f"127.0.0.1:{port}", "--data", str(folder.parent / f"node-{client}")]
-            node = [sys.executable, "-m", "client.cli", *arguments]
+            node = [sys.executable, "-m", "perennial.client.cli", *arguments]
             clients.append(stack.enter_context(running(node, folder / f"node-{client}.log", variables)))
         yield clients
 

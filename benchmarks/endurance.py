@@ -55,7 +55,7 @@ def measure(rounds: int, folder: Path, extra: dict[str, str]) -> list[Sample]:
     scratch = folder / "t"
     scratch.mkdir()
     (folder / "run.yaml").write_text(json.dumps({**SETTING, "cycles": rounds // (BLOCKS * ROUNDS_PER_BLOCK)}))
-    command = [sys.executable, "-m", "simulation.cli", "run", "run.yaml", "--set", "output=out"]
+    command = [sys.executable, "-m", "perennial.simulation.cli", "run", "run.yaml", "--set", "output=out"]
     environment = {**os.environ, **extra, "TMPDIR": str(scratch), "PYTHONPATH": os.getcwd()}
     metrics, samples, done = folder / "out" / "mc-psgd" / "metrics.jsonl", [], 0
     nowhere = subprocess.DEVNULL

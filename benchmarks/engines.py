@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from client.engines import choose
-from client.engines.base import Chain, Engine, Work
-from common import models
-from common.layout import Layout
+from perennial.client.engines import choose
+from perennial.client.engines.base import Chain, Engine, Work
+from perennial.common.task import models
+from perennial.common.wire.layout import Layout
 
 SHAPE, CLASSES, BATCH, JUDGED = (3, 32, 32), 10, 2, 10
 

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from common import protocol
-from common.config import RunConfig
-from common.console import log_to_console
-from common.errors import RunError
-from common.seeding import generator
-from server.folder import RunFolder
-from server.run import Run, train
-from simulation.cluster import connected
-from simulation.grid import RayGrid
+from perennial.common.command.config import RunConfig
+from perennial.common.command.console import log_to_console
+from perennial.common.command.errors import RunError
+from perennial.common.wire.orders import read_order
+from perennial.common.wire.seeding import generator
+from perennial.server.run.folder import RunFolder
+from perennial.server.run.training import Run, train
+from perennial.simulation.cluster import connected
+from perennial.simulation.ray_grid import RayGrid
 
 CLIENTS = 100
 SCALE = 10.0
@@ -60,7 +60,7 @@ class HostileGrid(RayGrid):
     def _altered(self, request: Message, reply: Message) -> Message:
         if request.metadata.message_type == "query" or reply.has_error():
             return reply
-        if self.hostile.isdisjoint(protocol.read_loss_order(request.content).clients):
+        if self.hostile.isdisjoint(read_order(request.content).clients):
             return reply
         return Message(attack(request.content, reply.content), reply_to=request)
 

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.engines import BATCH, JUDGED, flops, sgemm
 from benchmarks.sides.setting import CLIENTS, LOCAL_ITERATIONS, data_file
-from common import models
+from perennial.common.task import models
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,14 +9,17 @@ import numpy as np
 from flwr.app import Context, Message, UserConfigValue
 from flwr.clientapp import ClientApp
 
-from client import engines
-from client.engines.base import Chain, Engine, Work
-from client.hosting import Hosted, hosted
-from common import models, protocol
-from common.config import RunConfig, flags, key_of
-from common.layout import Layout
-from common.protocol import MIXED, SEPARATE, Identity, Losses, Order, ProtocolError, Update
-from common.seeding import draw_rows
+from perennial.client import engines
+from perennial.client.engines.base import Chain, Engine, Work
+from perennial.client.hosting import Hosted, hosted
+from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.task import models
+from perennial.common.wire.chains import MIXED, SEPARATE
+from perennial.common.wire.layout import Layout
+from perennial.common.wire.orders import Order, read_models, read_order
+from perennial.common.wire.protocol import Identity, ProtocolError, write_identity
+from perennial.common.wire.seeding import draw_rows
+from perennial.common.wire.updates import Losses, Update, write_losses, write_update
 
 app = ClientApp()
 
@@ -25,7 +28,7 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     node = _hosted(context)
-    return Message(protocol.write_identity(Identity(node.clients, node.shards.blocks)), reply_to=message)
+    return Message(write_identity(Identity(node.clients, node.shards.blocks)), reply_to=message)
 
 
 @app.train()
@@ -33,10 +36,10 @@ def train(message: Message, context: Context) -> Message:
     """Train the ordered clients on both chains from the models received, and judge those where asked."""
     config, node = _config(context), _hosted(context)
     engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes, node.threads)
-    order = protocol.read_order(message.content)
-    received = protocol.read_models(message.content, layout)
-    work, examples = _work(order, node, config.selection_examples, judged=order.report_loss)
-    rates = {MIXED: order.lr_mixed, SEPARATE: order.lr_separate}
+    order = read_order(message.content)
+    received = read_models(message.content, layout)
+    work, examples = _work(order, node, config, judged=order.report_loss)
+    rates = {MIXED: config.lr_mixed, SEPARATE: config.lr_separate}
     results = engine.train([Chain(model, rates[chain]) for chain, model in received.items()], work)
     for chain, result in zip(received, results, strict=True):
         _check_finite(order, chain, work, result.train_losses)
@@ -46,7 +49,7 @@ def train(message: Message, context: Context) -> Message:
         {chain: float(result.train_losses.mean()) for chain, result in zip(received, results, strict=True)},
         Losses(len(work), examples, **(losses if order.report_loss else {})),
     )
-    return Message(protocol.write_update(update, layout), reply_to=message)
+    return Message(write_update(update, layout), reply_to=message)
 
 
 @app.evaluate()
@@ -54,17 +57,17 @@ def evaluate(message: Message, context: Context) -> Message:
     """Judge the received models on the ordered clients' shards."""
     config, node = _config(context), _hosted(context)
     engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes, node.threads)
-    order = protocol.read_loss_order(message.content)
-    received = protocol.read_models(message.content, layout)
-    work, examples = _work(order, node, config.selection_examples, judged=True)
+    order = read_order(message.content)
+    received = read_models(message.content, layout)
+    work, examples = _work(order, node, config, judged=True)
     judged = engine.judge(list(received.values()), work)
     for chain, losses in zip(received, judged, strict=True):
         _check_finite(order, chain, work, losses)
     means = {chain: float(losses.mean()) for chain, losses in zip(received, judged, strict=True)}
-    return Message(protocol.write_losses(Losses(len(work), examples, **means)), reply_to=message)
+    return Message(write_losses(Losses(len(work), examples, **means)), reply_to=message)
 
 
-def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) -> tuple[list[Work], int]:
+def _work(order: Order, node: Hosted, config: RunConfig, *, judged: bool) -> tuple[list[Work], int]:
     """Return each client's batches and judged rows, which depend on (seed, client, server-round) alone.
 
     And how many examples the clients have: with a clock, the shards of the next minute may be others.
@@ -79,15 +82,15 @@ def _work(order: Order, node: Hosted, selection_examples: int, *, judged: bool) 
     if not shards:
         raise ProtocolError(f"no ordered client has data of block {order.block}")
     clients, sizes = list(shards), [len(shard.rows) for shard in shards.values()]
-    drawn = order.local_iterations * order.batch_size
-    steps = draw_rows(order.seed, "batches", order.server_round, clients, sizes, drawn)
-    picks = draw_rows(order.seed, "judged", order.server_round, clients, sizes, selection_examples if judged else 0)
+    drawn = config.local_iterations * config.batch_size
+    steps = draw_rows(config.seed, "batches", order.server_round, clients, sizes, drawn)
+    sampled = config.selection_examples if judged else 0
+    picks = draw_rows(config.seed, "judged", order.server_round, clients, sizes, sampled)
     work = []
     for (client, shard), step, pick in zip(shards.items(), steps, picks, strict=True):
-        whole = np.broadcast_to(shard.rows, (order.local_iterations, len(shard.rows)))
-        batches = shard.rows[step].reshape(order.local_iterations, -1) if order.batch_size else whole
-        sampled = judged and 0 < selection_examples < len(shard.rows)
-        rows = shard.rows[pick] if sampled else shard.rows if judged else shard.rows[:0]
+        whole = np.broadcast_to(shard.rows, (config.local_iterations, len(shard.rows)))
+        batches = shard.rows[step].reshape(config.local_iterations, -1) if config.batch_size else whole
+        rows = shard.rows[pick] if 0 < sampled < len(shard.rows) else shard.rows if judged else shard.rows[:0]
         work.append(Work(client, shard.x, shard.y, batches, rows))
     return work, sum(sizes)
 

@@ -8,10 +8,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import console, flower141, stock
-from common.console import say
-from common.endpoint import check_authority, check_insecure, parse_address, readable
-from common.errors import InputError
+from perennial.common.command import console, flower
+from perennial.common.command.address import check_authority, check_insecure, parse_address, readable
+from perennial.common.command.console import say
+from perennial.common.command.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,8 +51,8 @@ def _main(arguments: argparse.Namespace) -> int:
     if arguments.threads < 1:
         raise InputError(f"--threads must be at least 1, got {arguments.threads}")
     _check_shards(arguments.data)
-    if arguments.runtime == "quick" and not flower141.matches():
-        say(f"flower-client: {flower141.mismatch()}")
+    if arguments.runtime == "quick" and not flower.matches():
+        say(f"flower-client: {flower.mismatch()}")
         arguments.runtime = "stock"
     if arguments.runtime == "stock":
         _become_supernode(arguments)
@@ -74,7 +74,7 @@ def _check_security(arguments: argparse.Namespace, host: str) -> None:
 
 def _check_shards(folder: Path) -> None:
     """Read every shard once: what is wrong with the data is said now, not in a round."""
-    from common.shards import ShardFolder
+    from perennial.common.data.shards import ShardFolder
 
     shards = ShardFolder(folder)
     if not shards.clients:
@@ -86,15 +86,15 @@ def _check_shards(folder: Path) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Answer orders in this process, which has torch and the shards loaded."""
-    from client.app import app
-    from client.keys import read_private_key
-    from client.node import Node
-    from common.flower141.fleet import Fleet
+    from perennial.client.app import app
+    from perennial.client.link.connection import Connection
+    from perennial.client.link.private_key import read_private_key
+    from perennial.client.node import Node
 
     key = read_private_key(arguments.key) if arguments.key else None
     signals = console.Signals("stopping", interrupt=True)
     node = Node(
-        lambda: Fleet(arguments.server, ca=arguments.ca, key=key),
+        lambda: Connection(arguments.server, ca=arguments.ca, key=key),
         app,
         {"data": str(arguments.data.absolute()), "threads": arguments.threads},
         stop=signals.stop,
@@ -108,12 +108,12 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _become_supernode(arguments: argparse.Namespace) -> None:
     """Replace this process by Flower's own node."""
-    line = [stock.command("flower-supernode"), "--superlink", arguments.server]
+    line = [flower.command("flower-supernode"), "--superlink", arguments.server]
     line += ["--insecure"] if arguments.insecure else ["--root-certificates", str(arguments.ca)]
     line += ["--auth-supernode-private-key", str(arguments.key)] if arguments.key else []
     line += ["--node-config", f'data="{arguments.data.absolute()}" threads={arguments.threads}']
-    line += ["--port", str(stock.free_port())]
-    os.execve(line[0], line, stock.environment())
+    line += ["--port", str(flower.free_port())]
+    os.execve(line[0], line, flower.environment())
 
 
 if __name__ == "__main__":

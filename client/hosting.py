@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from common.config import AUTO, RunConfig
-from common.data import Shards
-from common.errors import InputError
-from common.models import default_for
-from common.source import DEFAULT_CLASSES, open_folder, open_shards
+from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.errors import InputError
+from perennial.common.data.datasets import Shards
+from perennial.common.data.source import DEFAULT_CLASSES, open_folder, open_shards
+from perennial.common.task.models import default_for
 
 NodeConfig = tuple[tuple[str, bool | float | int | str], ...]
 

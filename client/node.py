@@ -9,11 +9,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol, TypeVar
 
-from flwr.app import Context, Error, Message
-from flwr.app.user_config import UserConfig
+from flwr.app import Context, Error, Message, UserConfig
 
-from common.flower141.fleet import HEARTBEAT, Announced, Refused, Unreachable
-from common.pacing import backoff, pause
+from perennial.client.link.connection import HEARTBEAT, Announced, Refused, Unreachable
+from perennial.common.wire.pacing import backoff, pause
 
 T = TypeVar("T")
 ClientApp = Callable[[Message, Context], Message]
@@ -23,8 +22,8 @@ _APP_RAISED = 2
 _LEAST, _MOST = 0.05, 3.0
 
 
-class Connection(Protocol):
-    """What a node needs of the server; ``common.flower141.fleet.Fleet`` fills it."""
+class Server(Protocol):
+    """What a node needs of the server; ``perennial.client.link.connection.Connection`` fills it."""
 
     waits: bool
 
@@ -41,7 +40,7 @@ class Node:
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
+        connect: Callable[[], Server],
         app: ClientApp,
         node_config: UserConfig,
         *,
@@ -76,7 +75,7 @@ class Node:
                 self._say(f"next attempt in {wait:.0f} s")
                 self._stop.wait(wait)
 
-    def _serve_connected(self, connection: Connection) -> None:
+    def _serve_connected(self, connection: Server) -> None:
         """Serve until the server does not know the node any more; an outage is waited out."""
         beat = _Heartbeat(connection)
         try:
@@ -90,7 +89,7 @@ class Node:
         finally:
             beat.stop()
 
-    def _serve_one(self, connection: Connection) -> bool:
+    def _serve_one(self, connection: Server) -> bool:
         """Answer one order; return whether there was one."""
         if (order := self._insist(connection.pull)) is None:
             return False
@@ -136,7 +135,7 @@ class Node:
 class _Heartbeat:
     """Says in the background that the node lives, also while it trains."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Server) -> None:
         self._connection = connection
         self._stop = threading.Event()
         self._gone: Refused | None = None

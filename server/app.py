@@ -7,11 +7,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from common.config import RunConfig
-from server.folder import RunFolder
-from server.grid import EagerGrid
-from server.progress import TerminalProgress
-from server.run import Run, train
+from perennial.common.command.config import RunConfig
+from perennial.server.link.eager_grid import EagerGrid
+from perennial.server.run.folder import RunFolder
+from perennial.server.run.progress import TerminalProgress
+from perennial.server.run.training import Run, train
 
 app = ServerApp()
 

@@ -5,27 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import console, flower141
-from common.config import RunConfig
-from common.console import say
-from common.endpoint import check_insecure, check_pair
-from common.errors import InputError
-from server import options
-from server.folder import RunFolder
-
-# In a process of its own: the server does not import the simulation.
-_REPORT = """
-import sys
-from pathlib import Path
-from simulation import reading, report
-folder = Path(sys.argv[1])
-print("report:", report.write(folder, [reading.read(folder)], folder.name))
-"""
+from perennial.common.command import console, flower
+from perennial.common.command.address import check_insecure, check_pair
+from perennial.common.command.config import RunConfig
+from perennial.common.command.console import say
+from perennial.common.command.errors import InputError
+from perennial.server import options
+from perennial.server.run.folder import RunFolder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,15 +34,15 @@ def _main(arguments: argparse.Namespace) -> int:
             "go on with it by --resume, keep it by another --output, or lose it by --overwrite"
         )
     if arguments.attach:
-        from server import stock
+        from perennial.server.link import stock
 
         return stock.attach(config, arguments)
     _check_listener(arguments)
-    if arguments.runtime == "quick" and not flower141.matches():
-        say(f"flower-server: {flower141.mismatch()}")
+    if arguments.runtime == "quick" and not flower.matches():
+        say(f"flower-server: {flower.mismatch()}")
         arguments.runtime = "stock"
     if arguments.runtime == "stock":
-        from server import stock
+        from perennial.server.link import stock
 
         return stock.serve(config, arguments)
     return _serve(config, arguments)
@@ -79,12 +68,12 @@ def _check_listener(arguments: argparse.Namespace) -> None:
 
 def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
-    from common.flower141.link import Link
-    from server.grid import EagerGrid, Stopped
-    from server.keys import KeyFolder
-    from server.listener import Listener
-    from server.progress import TerminalProgress
-    from server.run import Run, prepare, train
+    from perennial.server.link.eager_grid import EagerGrid, Stopped
+    from perennial.server.link.key_folder import KeyFolder
+    from perennial.server.link.link import Link
+    from perennial.server.link.listener import Listener
+    from perennial.server.run.progress import TerminalProgress
+    from perennial.server.run.training import Run, prepare, train
 
     run = prepare(Run(config, RunFolder(Path(config.output).absolute())))
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
@@ -122,10 +111,11 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
 def _report(folder: Path) -> None:
     """Write report.html where the libraries for it are installed; a server needs no figures to do its work."""
     if importlib.util.find_spec("matplotlib") is None:
-        say("no report.html: its figures need perennial[simulation]")
+        say("no report.html: its figures need perennial-fl[simulation]")
         return
-    done = subprocess.run([sys.executable, "-c", _REPORT, str(folder)], capture_output=True, text=True, check=False)
-    say(done.stdout.strip() if done.returncode == 0 else f"no report: {done.stderr.strip()[-200:]}")
+    from perennial.server.report import html, reading
+
+    say(f"report: {html.write(folder, [reading.read(folder)], folder.name)}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from common import unique_yaml
-from common.config import RunConfig, flags, key_of
-from common.errors import InputError
+from perennial.common.command import unique_yaml
+from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.errors import InputError
 
 # A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise.
 DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0}

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float32]
-MIXED, SEPARATE = "mixed", "separate"
+from perennial.common.wire.chains import MIXED, SEPARATE, Vector
 
 
 def mean(models: Sequence[Vector], weights: Sequence[float]) -> Vector:

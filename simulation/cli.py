@@ -10,9 +10,9 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from common import console
-from common.config import RunConfig, flags, key_of
-from common.errors import InputError
+from perennial.common.command import console
+from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,23 +30,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from simulation import reading, report, table
-    from simulation.experiment import load
-    from simulation.run import run_experiment
+    from perennial.server.report import html, reading, table
+    from perennial.simulation.experiment import load
+    from perennial.simulation.passes import run_experiment
 
     experiment = load(options.file, options.set)
     folders = run_experiment(experiment, resume=options.resume, overwrite=options.overwrite, verbose=options.verbose)
     runs = [reading.read(folder) for folder in folders]
-    page = report.write(experiment.output, runs, experiment.title)
+    page = html.write(experiment.output, runs, experiment.title)
     table.show(runs)
     print(f"report: {page}")
     return 0
 
 
 def _shards(options: argparse.Namespace) -> int:
-    from common import shards
-    from common.source import open_shards
-    from simulation import places
+    from perennial.common.command import places
+    from perennial.common.data import shards
+    from perennial.common.data.source import open_shards
 
     config = RunConfig.from_mapping({key: value for key, value in vars(options).items() if key in _SHARD_KEYS})
     groups: int = options.split

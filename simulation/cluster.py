@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from common.errors import RunError
-from simulation.scratch import scratch_folder
+from perennial.common.command.errors import RunError
+from perennial.simulation.scratch import scratch_folder
 
 # Read when ray is imported, which is why this stands before it.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

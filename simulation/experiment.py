@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from common import unique_yaml
-from common.config import NEIGHBOURS, STRATEGIES, RunConfig
-from common.errors import InputError, shown
+from perennial.common.command import unique_yaml
+from perennial.common.command.config import NEIGHBOURS, STRATEGIES, RunConfig
+from perennial.common.command.errors import InputError, shown
 
 # Runs that differ in these alone train the same chains, and are trained together; neighbours train on their own.
 _READ_ONLY_KEYS = ("strategy", "averaging", "decay")

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from tests.reference import Data
 
 if TYPE_CHECKING:
-    from simulation.grid import RayGrid
+    from perennial.simulation.ray_grid import RayGrid
 
 # A busy machine is no fault of the code.
 settings.register_profile("patient", deadline=None)
@@ -80,8 +80,8 @@ def flower_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def shared_grid() -> Iterator[RayGrid]:
     """One Ray with two workers for all tests in this process: each start takes seconds."""
-    from simulation.cluster import connected
-    from simulation.grid import RayGrid
+    from perennial.simulation.cluster import connected
+    from perennial.simulation.ray_grid import RayGrid
 
     ray = connected(verbose=False)
     with warnings.catch_warnings():
@@ -103,7 +103,9 @@ Simulate = Callable[..., dict[str, Path]]
 @pytest.fixture
 def simulate(shared_grid: RayGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
     """Run an experiment on the shared Ray; returns the runs' folders by name ('' for a single one)."""
-    from simulation import cluster, experiment, grid, run
+    from perennial.simulation import cluster, experiment
+    from perennial.simulation import passes as run
+    from perennial.simulation import ray_grid as grid
 
     monkeypatch.setattr(cluster, "connected", lambda *, verbose: nullcontext(2))
     monkeypatch.setattr(grid, "RayGrid", lambda workers: shared_grid)

@@ -18,14 +18,14 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.processes import command_line, family
-from common.config import RunConfig
-from common.console import log_to_console
-from common.schedule import Schedule
-from server.folder import RunFolder
-from server.run import Run, prepare, train
-from server.state import RoundRecord
-from simulation.cluster import connected
-from simulation.grid import RayGrid
+from perennial.common.command.config import RunConfig
+from perennial.common.command.console import log_to_console
+from perennial.common.cycle.schedule import Schedule
+from perennial.server.run.folder import RunFolder
+from perennial.server.run.state import RoundRecord
+from perennial.server.run.training import Run, prepare, train
+from perennial.simulation.cluster import connected
+from perennial.simulation.ray_grid import RayGrid
 
 # Rounds that load data, compile and warm caches.
 _WARM_UP = 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import cache_folder
+from perennial.common.data.datasets import cache_folder
 
 CLIENTS, LOCAL_ITERATIONS, BATCH_SIZE, LEARNING_RATE = 100, 10, 2, 0.01
 

@@ -66,7 +66,7 @@ _CACHE: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
 def _shard(path: str, place: int) -> tuple[torch.Tensor, torch.Tensor]:
     if place not in _CACHE:
-        from common.npz import read
+        from perennial.common.data.npz import read
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

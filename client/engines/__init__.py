@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from client.engines.base import Chain, Engine, Work
-from client.engines.compiler import NoCompiler
-from client.engines.loop import LoopEngine
-from client.engines.native import NativeEngine
-from client.engines.network import Unsupported
-from client.engines.stacked import StackedEngine
-from common.config import AUTO, ENGINES
-from common.errors import InputError
+from perennial.client.engines.base import Chain, Engine, Work
+from perennial.client.engines.compiler import NoCompiler
+from perennial.client.engines.loop import LoopEngine
+from perennial.client.engines.native import NativeEngine
+from perennial.client.engines.network import Unsupported
+from perennial.client.engines.stacked import StackedEngine
+from perennial.common.command.config import AUTO, ENGINES
+from perennial.common.command.errors import InputError
 
 
 def choose(name: str, module: nn.Module, shape: tuple[int, ...], threads: int = 1) -> Engine:

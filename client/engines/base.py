@@ -65,3 +65,9 @@ class Engine(Protocol):
 
     def judge(self, models: Sequence[Vector], work: Sequence[Work]) -> list[NDArray[np.float64]]:
         """Return, for each model, every client's mean loss on its ``judged`` rows, (K,)."""
+
+
+def check_size(model: Vector, size: int) -> None:
+    """Raise a ValueError unless ``model`` is a vector of ``size`` parameters."""
+    if model.shape != (size,):
+        raise ValueError(f"the model must have {size} parameters, got shape {model.shape}")

@@ -69,7 +69,7 @@ def _compile(compiler: str, flags: tuple[str, ...], header: str, target: Path) -
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            (Path(scratch) / "network.h").write_text(header)
+            (Path(scratch) / "layers.h").write_text(header)
             made = Path(scratch) / target.name
             command = [compiler, *flags, f"-I{scratch}", f"-I{SOURCES}", str(SOURCES / "native.cpp"), "-o", str(made)]
             result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from client.engines.base import Chain, Rows, Trained, Vector, Work
-from common.data import as_float
-
-# Judged rows are taken in parts, so that memory stays bounded.
-_PART = 256
+from perennial.client.engines.base import Chain, Rows, Trained, Vector, Work, check_size
+from perennial.client.engines.torch_engine import PART, TorchEngine
+from perennial.common.data.datasets import as_float
 
 
-class LoopEngine:
+class LoopEngine(TorchEngine):
     """Trains a copy of ``module``. Float buffers (running statistics) are part of the state and are averaged like it.
 
     What a module draws (dropout) depends on the client and its rows alone, so a chain does not change with the others.
@@ -31,16 +29,6 @@ class LoopEngine:
         self._module = copy.deepcopy(module)
         self._state = list(self._module.state_dict(keep_vars=True).values())
         self._trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
-
-    def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
-        """Return one result a chain; both chains see the same batches."""
-        if not work:
-            raise ValueError("an order needs at least one client, got none")
-        return [self._train_chain(chain, work) for chain in chains]
-
-    def judge(self, models: Sequence[Vector], work: Sequence[Work]) -> list[NDArray[np.float64]]:
-        """Return, for each model, every client's mean loss on its ``judged`` rows, (K,)."""
-        return [self._judge_model(model, work) for model in models]
 
     def _train_chain(self, chain: Chain, work: Sequence[Work]) -> Trained:
         losses = self._judge_model(chain.params, work)
@@ -75,16 +63,14 @@ class LoopEngine:
 
     def _mean_loss(self, client: Work) -> float:
         total = 0.0
-        for at in range(0, client.judged.size, _PART):
-            rows = client.judged[at : at + _PART]
+        for at in range(0, client.judged.size, PART):
+            rows = client.judged[at : at + PART]
             outputs = self._module(_inputs(client, rows))
             total += float(cross_entropy(outputs, torch.from_numpy(client.y[rows]), reduction="sum"))
         return total / client.judged.size if client.judged.size else float("nan")
 
     def _load(self, model: Vector) -> None:
-        size = sum(value.numel() for value in self._state)
-        if model.shape != (size,):
-            raise ValueError(f"the model must have {size} parameters, got shape {model.shape}")
+        check_size(model, sum(value.numel() for value in self._state))
         flat, at = torch.from_numpy(np.ascontiguousarray(model)), 0
         with torch.no_grad():
             for value in self._state:

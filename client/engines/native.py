@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from client.engines import compiler, network
-from client.engines.base import Chain, Trained, Vector, Work
-from common.data import PIXELS
+from perennial.client.engines import compiler, network
+from perennial.client.engines.base import Chain, Trained, Vector, Work, check_size
+from perennial.common.data.datasets import PIXELS
 
 _FIELDS = 9
 _ROW, _LABEL = 1, 2
@@ -65,8 +65,7 @@ class NativeEngine:
 
     def _stack(self, models: Sequence[Vector]) -> NDArray[np.float32]:
         for model in models:
-            if model.shape != (self._size,):
-                raise ValueError(f"the model must have {self._size} parameters, got shape {model.shape}")
+            check_size(model, self._size)
         return np.stack(models).astype(np.float32, copy=False)
 
     def _run(

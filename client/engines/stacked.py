@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
-from client.engines.base import Chain, Trained, Vector, Work
-from client.engines.network import Unsupported
-from common.data import as_float
+from perennial.client.engines.base import Chain, Trained, Vector, Work, check_size
+from perennial.client.engines.network import Unsupported
+from perennial.client.engines.torch_engine import PART, TorchEngine
+from perennial.common.data.datasets import as_float
 
 # Numbers that one stack of clients may hold, counting weights, gradients and activations.
 _BUDGET = 1 << 26
-_PART = 256
 
 
-class StackedEngine:
-    """Chains are trained one after another, so that a chain's bits do not depend on the others.
+class StackedEngine(TorchEngine):
+    """Trains clients with equal batches together.
 
     Raises ``network.Unsupported`` for modules with buffers or shared parameters; a module that vmap refuses raises
     torch's RuntimeError at the first step.
@@ -42,16 +42,6 @@ class StackedEngine:
         self._size = sum(value.numel() for value in state.values())
         self._slopes = vmap(grad_and_value(self._loss), in_dims=(0, None, 0, 0))
 
-    def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
-        """Return one result a chain; both chains see the same batches."""
-        if not work:
-            raise ValueError("an order needs at least one client, got none")
-        return [self._train_chain(chain, work) for chain in chains]
-
-    def judge(self, models: Sequence[Vector], work: Sequence[Work]) -> list[NDArray[np.float64]]:
-        """Return, for each model, every client's mean loss on its ``judged`` rows, (K,)."""
-        return [self._judge_model(model, work) for model in models]
-
     def _train_chain(self, chain: Chain, work: Sequence[Work]) -> Trained:
         losses = self._judge_model(chain.params, work)
         total = np.zeros(self._size, np.float64)
@@ -65,7 +55,7 @@ class StackedEngine:
 
     def _steps(self, chain: Chain, work: Sequence[Work]) -> tuple[Tensor, NDArray[np.float64]]:
         """Return the stack's models, (k, P), and the mean losses, (k,)."""
-        stacked = self._tensor(self._check(chain.params)).repeat(len(work), 1)
+        stacked = self._tensor(chain.params).repeat(len(work), 1)
         weights = self._views(stacked)
         trainable = {name: weights[name] for name, value in self._parameters.items() if value.requires_grad}
         fixed = {name: value[0] for name, value in weights.items() if name not in trainable}
@@ -95,26 +85,22 @@ class StackedEngine:
 
     def _judge_model(self, model: Vector, work: Sequence[Work]) -> NDArray[np.float64]:
         """Judge the rows of all clients together: they share the model."""
+        check_size(model, self._size)
         counts = np.array([client.judged.size for client in work])
         rows = np.empty(counts.sum(), np.float64)
         owners = [(client, row) for client in work for row in client.judged]
-        weights = {name: value[0] for name, value in self._views(self._tensor(self._check(model))[None]).items()}
+        weights = {name: value[0] for name, value in self._views(self._tensor(model)[None]).items()}
         self._module.eval()
         with torch.no_grad():
-            for at in range(0, len(owners), _PART):
-                part = owners[at : at + _PART]
+            for at in range(0, len(owners), PART):
+                part = owners[at : at + PART]
                 x = self._tensor(np.stack([as_float(client.x[row]) for client, row in part]))
                 y = self._tensor(np.array([client.y[row] for client, row in part]))
                 outputs = functional_call(self._module, weights, (x,))
-                rows[at : at + _PART] = cross_entropy(outputs, y, reduction="none").cpu().numpy()
+                rows[at : at + PART] = cross_entropy(outputs, y, reduction="none").cpu().numpy()
         ends = np.cumsum(counts)
         parts = [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]
         return np.array([part.mean() if part.size else np.nan for part in parts])
-
-    def _check(self, model: Vector) -> Vector:
-        if model.shape != (self._size,):
-            raise ValueError(f"the model must have {self._size} parameters, got shape {model.shape}")
-        return model
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.psgd import SEPARATE
-from server.readers import Reader
-from server.strategies.base import BlockCyclic, Observer, ScheduleOver
-from server.strategies.fedrep import FedRep
-from server.strategies.ifca import IFCA
-from server.strategies.mc_psgd import MCPSGD
-from server.strategies.optimisers import FedAdam, FedAvgM
+from perennial.common.wire.chains import SEPARATE
+from perennial.server.run.readers import Reader
+from perennial.server.strategies.base import BlockCyclic, Observer, ScheduleOver
+from perennial.server.strategies.mc_psgd import MCPSGD
+from perennial.server.strategies.neighbours.fedrep import FedRep
+from perennial.server.strategies.neighbours.ifca import IFCA
+from perennial.server.strategies.neighbours.optimisers import FedAdam, FedAvgM
 
 
 class FedAvg(BlockCyclic):

@@ -14,18 +14,20 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from common import protocol
-from common.config import RunConfig
-from common.errors import RunError
-from common.layout import Layout
-from common.protocol import Losses, Order, ProtocolError, Update
-from common.schedule import Schedule, Slot
-from server import psgd
-from server.exchange import Answered, Exchange, Reply, weights_of
-from server.fleet import Fleet
-from server.psgd import MIXED, SEPARATE, Vector
-from server.readers import Reader
-from server.state import RoundRecord, State
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import RunError
+from perennial.common.cycle.schedule import Schedule, Slot
+from perennial.common.wire.arrays import encode, size_of
+from perennial.common.wire.chains import MIXED, SEPARATE, Vector
+from perennial.common.wire.layout import Layout
+from perennial.common.wire.orders import Order
+from perennial.common.wire.protocol import ProtocolError
+from perennial.common.wire.updates import Losses, Update, read_update
+from perennial.server import psgd
+from perennial.server.cohort.exchange import Answer, Answered, Exchange, weights_of
+from perennial.server.cohort.roster import Roster
+from perennial.server.run.readers import Reader
+from perennial.server.run.state import RoundRecord, RunState
 
 LOG = logging.getLogger("perennial")
 
@@ -33,10 +35,10 @@ LOG = logging.getLogger("perennial")
 class Observer(Protocol):
     """What is told of a run as it goes."""
 
-    def folded(self, state: State, record: RoundRecord) -> None:
+    def folded(self, state: RunState, record: RoundRecord) -> None:
         """A round is in the predictors; called once a round, in order."""
 
-    def finished(self, state: State) -> None:
+    def finished(self, state: RunState) -> None:
         """A round is over and ``state`` is what the next one starts from."""
 
 
@@ -58,12 +60,12 @@ class BlockCyclic(Strategy):
         schedule: Schedule,
         layout: Layout,
         readers: Sequence[Reader],
-        state: State,
-        fleet: Fleet,
+        state: RunState,
+        roster: Roster,
         observer: Observer,
     ) -> None:
         self.config, self.schedule, self.layout, self.readers = config, schedule, layout, tuple(readers)
-        self.state, self.fleet, self.observer = state, fleet, observer
+        self.state, self.roster, self.observer = state, roster, observer
         self._next = schedule.after(state.slot)
         self._train: Exchange[Update]
         self._grid: Grid
@@ -78,7 +80,7 @@ class BlockCyclic(Strategy):
             raise ScheduleOver
         self._grid = grid
         self._started = time.perf_counter()
-        self.fleet.refresh(grid)
+        self.roster.refresh(grid)
         self._train = self._train_exchange(self._next, 0)
         return self._train.send()
 
@@ -87,7 +89,7 @@ class BlockCyclic(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         slot = self._next
         assert slot is not None
-        record = RoundRecord(slot, quarantined=self.fleet.held(slot.server_round))
+        record = RoundRecord(slot, quarantined=self.roster.held(slot.server_round))
         answered, record = self._until_enough(record, self._train, replies, lambda n: self._train_exchange(slot, n))
         updates = list(answered.replies.values())
         counts = [update.losses for update in updates]
@@ -133,36 +135,26 @@ class BlockCyclic(Strategy):
 
     def _train_exchange(self, slot: Slot, attempt: int, *, report_loss: bool = False) -> Exchange[Update]:
         heads = self._heads(slot.block)
-        common = Order(
-            slot.server_round,
-            slot.cycle,
-            slot.block,
-            (),
-            self.config.seed,
-            self.config.local_iterations,
-            self.config.batch_size,
-            self.config.lr_mixed,
-            self.config.lr_separate,
-            report_loss,
-        )
 
         def read(content: RecordDict, order: Order) -> Update:
-            update = protocol.read_update(content, order, self.layout, self.chains)
+            update = read_update(content, order, self.layout, self.chains)
             self._check_norm(update, heads)
             return update
 
         return Exchange(
-            self._orders(common, attempt),
-            {chain: protocol.encode(model, self.layout) for chain, model in heads.items()},
-            protocol.write_order,
+            self._orders(slot, attempt, report_loss=report_loss),
+            {chain: encode(model, self.layout) for chain, model in heads.items()},
             read,
             MessageType.TRAIN,
             self.config.round_timeout,
         )
 
-    def _orders(self, common: Order, attempt: int) -> dict[int, Order]:
-        cohort = self.fleet.cohort(common.server_round, attempt)
-        return {node: replace(common, clients=clients) for node, clients in cohort.items()}
+    def _orders(self, slot: Slot, attempt: int, *, report_loss: bool) -> dict[int, Order]:
+        cohort = self.roster.cohort(slot.server_round, attempt)
+        return {
+            node: Order(slot.server_round, slot.cycle, slot.block, clients, report_loss)
+            for node, clients in cohort.items()
+        }
 
     def _check_norm(self, update: Update, heads: Mapping[str, Vector]) -> None:
         bound = self.config.max_update_norm
@@ -174,10 +166,10 @@ class BlockCyclic(Strategy):
     def _until_enough(
         self,
         record: RoundRecord,
-        exchange: Exchange[Reply],
+        exchange: Exchange[Answer],
         replies: Iterable[Message],
-        again: Callable[[int], Exchange[Reply]],
-    ) -> tuple[Answered[Reply], RoundRecord]:
+        again: Callable[[int], Exchange[Answer]],
+    ) -> tuple[Answered[Answer], RoundRecord]:
         """Return the first exchange that has a quorum, and the record with what all attempts cost."""
         attempt = 0
         while True:
@@ -197,23 +189,23 @@ class BlockCyclic(Strategy):
                 )
             LOG.warning("%s; the round is repeated", problem)
             time.sleep(min(0.05 * 2 ** min(attempt, 8), 10.0))
-            self.fleet.gather(self._grid, 1)
+            self.roster.gather(self._grid, 1)
             exchange = again(attempt)
             replies = self._grid.send_and_receive(exchange.send(), timeout=self.config.round_timeout)
 
-    def _accounted(self, record: RoundRecord, exchange: Exchange[Reply], answered: Answered[Reply]) -> RoundRecord:
+    def _accounted(self, record: RoundRecord, exchange: Exchange[Answer], answered: Answered[Answer]) -> RoundRecord:
         for rejection in answered.rejections:
             if rejection.bad:
-                self.fleet.quarantine.reject(self.fleet.host(rejection.node), record.slot.server_round)
+                self.roster.quarantine.reject(self.roster.host(rejection.node), record.slot.server_round)
             if rejection.failed:
-                self.fleet.doubt(rejection.node)
+                self.roster.doubt(rejection.node)
         is_train = exchange.message_type == MessageType.TRAIN
         # A sensible vote makes no wrong update good.
         for node in answered.replies if is_train else ():
-            self.fleet.quarantine.accept(self.fleet.host(node))
+            self.roster.quarantine.accept(self.roster.host(node))
         down, up = dict(record.bytes_down), dict(record.bytes_up)
         for chain, model in exchange.models.items():
-            size = protocol.size_of(model)
+            size = size_of(model)
             # A vote of its own is a cost of the separate chain, whichever model it carries.
             payer = chain if is_train else SEPARATE
             down[payer] = down.get(payer, 0) + size * len(exchange.orders)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
-from common import protocol
-from common.protocol import Losses, Order, Update
-from common.schedule import Slot
-from server.exchange import Exchange
-from server.psgd import MIXED, SEPARATE, Vector, choose
-from server.state import RoundRecord
-from server.strategies.base import BlockCyclic
+from perennial.common.cycle.schedule import Slot
+from perennial.common.wire.arrays import encode
+from perennial.common.wire.chains import CHAINS, MIXED, SEPARATE, Vector
+from perennial.common.wire.updates import Losses, Update, read_losses
+from perennial.server.cohort.exchange import Exchange
+from perennial.server.psgd import choose
+from perennial.server.run.state import RoundRecord
+from perennial.server.strategies.base import BlockCyclic
 
 
 class MCPSGD(BlockCyclic):
@@ -23,7 +24,7 @@ class MCPSGD(BlockCyclic):
     Only where the next round is in another block, or there is none, does the vote take an exchange of its own.
     """
 
-    chains = (MIXED, SEPARATE)
+    chains = CHAINS
     _vote: Exchange[Losses] | None = None
 
     def configure_train(
@@ -37,7 +38,7 @@ class MCPSGD(BlockCyclic):
     def _settle(self, pending: RoundRecord, grid: Grid) -> None:
         """Vote on the last round of a run that goes on in another block: the clock went on without it."""
         self._grid = grid
-        self.fleet.refresh(grid)
+        self.roster.refresh(grid)
         vote = self._loss_exchange(pending.slot, 0)
         replies = grid.send_and_receive(vote.send(), timeout=self.config.round_timeout)
         self._decide(pending, vote, replies)
@@ -51,7 +52,7 @@ class MCPSGD(BlockCyclic):
         if self._next is not None and self._next.block == self.state.slot.block:
             return []
         # A node that has died since the round began would be waited for.
-        self.fleet.refresh(grid)
+        self.roster.refresh(grid)
         self._vote = self._loss_exchange(self.state.slot, 0)
         return self._vote.send()
 
@@ -85,12 +86,10 @@ class MCPSGD(BlockCyclic):
         return super()._train_exchange(slot, attempt, report_loss=self.state.pending is not None)
 
     def _loss_exchange(self, slot: Slot, attempt: int) -> Exchange[Losses]:
-        common = Order(slot.server_round, slot.cycle, slot.block, (), self.config.seed)
         return Exchange(
-            self._orders(common, attempt),
-            {chain: protocol.encode(model, self.layout) for chain, model in self._heads(slot.block).items()},
-            protocol.write_loss_order,
-            protocol.read_losses,
+            self._orders(slot, attempt, report_loss=True),
+            {chain: encode(model, self.layout) for chain, model in self._heads(slot.block).items()},
+            read_losses,
             MessageType.EVALUATE,
             self.config.round_timeout,
         )

@@ -1,4 +1,4 @@
-"""``python -m simulation.paper``: run the paper's experiments, and collect what they found."""
+"""``python -m perennial.simulation.paper``: run the paper's experiments, and collect what they found."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import console
-from common.errors import InputError
-from simulation import places, reading
-from simulation.drawing import png
-from simulation.paper import charts, mix, page, plan, series, summary
-from simulation.paper.plan import PARTS, Part
+from perennial.common.command import console, places
+from perennial.common.command.errors import InputError
+from perennial.server.report import reading
+from perennial.server.report.drawing import png
+from perennial.simulation.paper import charts, mix, page, plan, series, summary
+from perennial.simulation.paper.plan import PARTS, Part
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the parts one after the other; what is done is skipped, what was broken off goes on."""
-    from simulation import report
-    from simulation.run import run_experiment
+    from perennial.server.report import html
+    from perennial.simulation.passes import run_experiment
 
     chosen = plan.chosen(options.only)
     runs = places.folder(options.runs or Path("runs/paper-quick" if options.quick else "runs/paper"))
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
         for experiment in plan.experiments(part, runs, quick=options.quick):
             console.say(f"{experiment.title} -> {experiment.output}")
             folders = run_experiment(experiment, resume=True, overwrite=False, verbose=options.verbose)
-            report.write(experiment.output, [reading.read(folder) for folder in folders], experiment.title)
+            html.write(experiment.output, [reading.read(folder) for folder in folders], experiment.title)
     return 0
 
 
@@ -81,14 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.log_to_console(verbose=options.verbose)
     return console.run(
         lambda: options.command(options),
-        "simulation.paper",
+        "paper",
         verbose=options.verbose,
         interrupted="the same command goes on",
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m simulation.paper", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perennial.simulation.paper", description=__doc__)
     parser.add_argument("--verbose", action="store_true", help="show Flower's and Ray's own messages, and tracebacks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="run the experiments; what is done is skipped")

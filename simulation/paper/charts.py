@@ -11,12 +11,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from simulation.drawing import DASHES, FAINT, INK, KNOWN, PALETTE, Style, legend
-from simulation.paper import summary
-from simulation.paper.claims import FEDAVG, FIGURE2, LABELS, LOCAL_ITERATIONS, TABLE1
-from simulation.paper.panels import curve, from_zero, panels
-from simulation.paper.series import Series
-from simulation.paper.tables import Found
+from perennial.server.report.drawing import DASHES, FAINT, INK, KNOWN, PALETTE, Style, legend
+from perennial.simulation.paper import summary
+from perennial.simulation.paper.claims import FEDAVG, FIGURE2, LABELS, LOCAL_ITERATIONS, TABLE1
+from perennial.simulation.paper.panels import curve, from_zero, panels
+from perennial.simulation.paper.series import Series
+from perennial.simulation.paper.tables import Found
 
 STYLES = {
     "fedavg": Style(KNOWN["fedavg"]),

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from common import models
-from common.config import RunConfig
-from common.data import Shards, as_float
-from common.source import open_shards
-from server.folder import RunFolder
-from simulation.paper.series import read_csv, write_csv
+from perennial.common.command.config import RunConfig
+from perennial.common.data.datasets import Shards, as_float
+from perennial.common.data.source import open_shards
+from perennial.common.task import models
+from perennial.server.run.folder import RunFolder
+from perennial.simulation.paper.series import read_csv, write_csv
 
 FILE = "mix.csv"
 RUNS = ("fedavg", "fedavg-shuffled", "mm-psgd")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from simulation.paper import summary, tables
-from simulation.paper.claims import FIGURE2
-from simulation.paper.mix import Told
-from simulation.paper.series import Series
+from perennial.simulation.paper import summary, tables
+from perennial.simulation.paper.claims import FIGURE2
+from perennial.simulation.paper.mix import Told
+from perennial.simulation.paper.series import Series
 
 # Figures that stand in a part of another name.
 _PART_OF = {"figure3": "table1", "sensitivity": "sensitivity-labels"}

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simulation.drawing import INK, Style, blank, dress
-from simulation.paper import summary
-from simulation.paper.series import Series
-from simulation.results import FloatArray
+from perennial.server.report.drawing import INK, Style, blank, dress
+from perennial.server.report.quantities import FloatArray
+from perennial.simulation.paper import summary
+from perennial.simulation.paper.series import Series
 
 
 def curve(

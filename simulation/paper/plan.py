@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.config import AUTO, RunConfig
-from common.errors import InputError
-from simulation import experiment
-from simulation.experiment import Experiment
+from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.errors import InputError
+from perennial.simulation import experiment
+from perennial.simulation.experiment import Experiment
 
 FILES = Path(__file__).resolve().parents[1] / "experiments"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulation.results import FloatArray, IntArray, RunResult, share_won
+from perennial.server.report.quantities import FloatArray, IntArray, RunResult, share_won
 
 _RUN_KEYS = ("run", "seed", "strategy", "setting", "shuffled", "blocks", "rounds-per-block", "planned")
 _ROUND_KEYS = ("run", "seed", "round", "cycle", "block", "mean")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from common.config import NEIGHBOURS
-from simulation.paper.claims import ABLATIONS
-from simulation.paper.plan import PARTS
-from simulation.paper.series import Series
-from simulation.results import FloatArray, IntArray, Spread
+from perennial.common.command.config import NEIGHBOURS
+from perennial.server.report.quantities import FloatArray, IntArray, Spread
+from perennial.simulation.paper.claims import ABLATIONS
+from perennial.simulation.paper.plan import PARTS
+from perennial.simulation.paper.series import Series
 
 
 @dataclass(frozen=True)

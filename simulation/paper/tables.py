@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simulation.paper import summary
-from simulation.paper.claims import (
+from perennial.simulation.paper import summary
+from perennial.simulation.paper.claims import (
     ABLATIONS,
     FEDAVG,
     FIGURE2,
@@ -19,8 +19,8 @@ from simulation.paper.claims import (
     MISSING,
     TABLE1,
 )
-from simulation.paper.mix import RUNS, Told
-from simulation.paper.series import Series
+from perennial.simulation.paper.mix import RUNS, Told
+from perennial.simulation.paper.series import Series
 
 Found = Mapping[str, Sequence[Series]]  # the series by experiment
 

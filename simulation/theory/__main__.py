@@ -1,4 +1,4 @@
-"""``python -m simulation.theory``: measure the theorems, and write tables and figures."""
+"""``python -m perennial.simulation.theory``: measure the theorems, and write tables and figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import console
-from simulation import places
-from simulation.drawing import png
-from simulation.theory import figures, report
-from simulation.theory.study import FULL, QUICK, Study, measure_all
+from perennial.common.command import console, places
+from perennial.server.report.drawing import png
+from perennial.simulation.theory import figures, report
+from perennial.simulation.theory.study import FULL, QUICK, Study, measure_all
 
 TITLES = {
     "slow": "Slow directions: excess loss of the predictors falls as the bounds do",
@@ -46,11 +45,11 @@ def write(study: Study, output: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code, as `flower-simulation` does."""
-    parser = argparse.ArgumentParser(prog="python -m simulation.theory", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perennial.simulation.theory", description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for CSV files and figures")
     parser.add_argument("--quick", action="store_true", help="short runs and fewer seeds: to see that it works")
     options = parser.parse_args(arguments)
-    return console.run(lambda: _run(options), "simulation.theory", interrupted="the same command begins anew")
+    return console.run(lambda: _run(options), "theory", interrupted="the same command begins anew")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 in float64, all seeds and clients of a run at once; ``server.psgd`` has the same for one seed.
+"""Algorithms 1 and 2 in float64, all seeds and clients of a run at once; server/psgd.py has the same for one seed.
 
 Shapes: S seeds, N clients, d features, k classes, H chains (mixed, then separate); models are (d, k, H, S N), the
 long axis last, so that numpy's loops run over clients and not over classes.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.schedule import RoundSchedule
-from common.seeding import generator
-from simulation.theory.problem import Floats, Problem
-from simulation.theory.rates import Plan
+from perennial.common.cycle.schedule import RoundSchedule
+from perennial.common.wire.seeding import generator
+from perennial.simulation.theory.problem import Floats, Problem
+from perennial.simulation.theory.rates import Plan
 
 ITERATIONS_AT_ONCE = 256
 

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from simulation.drawing import FAINT, GRID, INK, blank
-from simulation.theory.problem import Floats
-from simulation.theory.report import VARIABLES, series
-from simulation.theory.slopes import mean_interval
-from simulation.theory.study import Setting, Variable
+from perennial.server.report.drawing import FAINT, GRID, INK, blank
+from perennial.simulation.theory.problem import Floats
+from perennial.simulation.theory.report import VARIABLES, series
+from perennial.simulation.theory.slopes import mean_interval
+from perennial.simulation.theory.study import Setting, Variable
 
 BEST, OWN_BEST = "$F(x^*)$", "$F_m(x^*_m)$"
 NAMES: dict[Variable, str] = {"T": "T, iterations", "N": "N, clients", "M": "M, blocks"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.seeding import generator
+from perennial.common.wire.seeding import generator
 
 Floats = NDArray[np.float64]
 FINEST_BLOCKS, FINEST_CLIENTS, POINTS_OF_A_CLIENT = 16, 32, 4

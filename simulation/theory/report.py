@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from simulation.theory.problem import Floats
-from simulation.theory.slopes import Slope, fit, mean_interval
-from simulation.theory.study import QUANTITIES, Bench, Setting, Variable
+from perennial.simulation.theory.problem import Floats
+from perennial.simulation.theory.slopes import Slope, fit, mean_interval
+from perennial.simulation.theory.study import QUANTITIES, Bench, Setting, Variable
 
 Row = dict[str, str | int]
 VARIABLES: tuple[Variable, ...] = ("T", "N", "M")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.seeding import generator
-from simulation.theory.problem import Floats
+from perennial.common.wire.seeding import generator
+from perennial.simulation.theory.problem import Floats
 
 RESAMPLES = 2000
 

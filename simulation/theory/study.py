@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from simulation.theory.chains import run
-from simulation.theory.problem import Floats, Problem, Regime, draw, loss, optimum
-from simulation.theory.rates import Plan, plan
+from perennial.simulation.theory.chains import run
+from perennial.simulation.theory.problem import Floats, Problem, Regime, draw, loss, optimum
+from perennial.simulation.theory.rates import Plan, plan
 
 Variable = Literal["T", "N", "M"]
 

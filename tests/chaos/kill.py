@@ -117,7 +117,7 @@ def _session(folder: Path, victim: str, target: int, rng: random.Random, tally: 
 
 
 def _start(folder: Path, output: str, every: int = 1) -> Command:
-    arguments: list[str | Path] = ["simulation.cli", "run", "run.yaml", "--resume"]
+    arguments: list[str | Path] = ["perennial.simulation.cli", "run", "run.yaml", "--resume"]
     arguments += ["--set", f"output={output}", "--set", f"checkpoint-every={every}"]
     return Command(arguments, folder, folder / "t")
 

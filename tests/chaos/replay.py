@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from tests.chaos.grid import Passed
+from tests.chaos.faulty_grid import Passed
 
 Model = NDArray[np.float64]
 TOLERANCE = 1e-6

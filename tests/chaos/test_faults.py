@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from common.config import RunConfig
-from common.schedule import Schedule
-from server.folder import RunFolder
-from server.run import Run, prepare, train
-from server.state import RoundRecord
-from simulation.grid import RayGrid
-from tests.chaos.grid import CORRUPTIONS, ChaosGrid
+from perennial.common.command.config import RunConfig
+from perennial.common.cycle.schedule import Schedule
+from perennial.server.run.folder import RunFolder
+from perennial.server.run.state import RoundRecord
+from perennial.server.run.training import Run, prepare, train
+from perennial.simulation.ray_grid import RayGrid
+from tests.chaos.faulty_grid import CORRUPTIONS, ChaosGrid
 from tests.chaos.replay import Replay, Rules
 from tests.conftest import make_data, read_metrics, read_predictors, write_folder
 from tests.processes import worker_pids

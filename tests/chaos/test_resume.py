@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from common.config import RunConfig
-from common.errors import InputError, RunError
-from server.checkpoint import load_latest, save_checkpoint
-from server.fleet import Fleet
-from server.run import _say_what_is_averaged
-from simulation.scratch import remove_abandoned, scratch_folder
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import InputError, RunError
+from perennial.server.cohort.roster import Roster
+from perennial.server.run.checkpoint import load_latest, save_checkpoint
+from perennial.server.run.training import _say_what_is_averaged
+from perennial.simulation.scratch import remove_abandoned, scratch_folder
 from tests.conftest import Simulate, make_data, read_metrics, write_folder
 from tests.fuzz.samples import a_checkpoint
 from tests.processes import wait_until
@@ -117,7 +117,7 @@ def test_what_a_kill_left_beside_the_checkpoints_goes_with_the_next_one(tmp_path
 
 HOLD = """
 import sys
-from simulation.scratch import scratch_folder
+from perennial.simulation.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").write_text("x")
     sys.stdin.read()
@@ -171,13 +171,13 @@ def test_a_node_that_never_says_who_it_is_does_not_cost_every_round_the_timeout(
 ) -> None:
     clock = [0.0]
     Mute.waited = 0.0
-    monkeypatch.setattr("server.fleet.time.monotonic", lambda: clock[0] + Mute.waited)
+    monkeypatch.setattr("perennial.server.cohort.roster.time.monotonic", lambda: clock[0] + Mute.waited)
     grid = Mute({5: (0,), 9: (1,)})
-    fleet = Fleet(RunConfig(), 2)
+    roster = Roster(RunConfig(), 2)
     for _ in range(1000):
-        fleet.refresh(grid)
+        roster.refresh(grid)
         clock[0] += 10.0
-    assert fleet.cohort(1, 0) == {5: (0,)}
+    assert roster.cohort(1, 0) == {5: (0,)}
     assert 3 < grid.queries.count(9) < 20
     assert Mute.waited < 0.1 * clock[0]
 
@@ -190,8 +190,8 @@ def test_a_run_with_several_clients_a_node_is_told_what_its_median_is_of(
     flower_identity: None, warned: pytest.LogCaptureFixture, aggregation: str, nodes: dict[int, Any], told: bool
 ) -> None:
     config = RunConfig(aggregation=aggregation)
-    fleet = Fleet(config, 2)
-    fleet.gather(FakeGrid(nodes), 2)
-    _say_what_is_averaged(config, fleet)
+    roster = Roster(config, 2)
+    roster.gather(FakeGrid(nodes), 2)
+    _say_what_is_averaged(config, roster)
     assert ("is over nodes, each already the mean of up to 2 clients" in warned.text) == told
     assert len(warned.records) == told

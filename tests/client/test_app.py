@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client.app import app
-from common import models, protocol
-from common.config import RunConfig
-from common.protocol import Identity, Order, ProtocolError
+from perennial.client.app import app
+from perennial.common.command.config import RunConfig
+from perennial.common.task import models
+from perennial.common.wire.arrays import encode
+from perennial.common.wire.orders import Order, write_order
+from perennial.common.wire.protocol import Identity, ProtocolError, read_identity, write_query
+from perennial.common.wire.updates import Update, read_losses, read_update
 from tests.conftest import make_data, write_folder
 from tests.reference import softmax_loss
 
@@ -24,6 +27,9 @@ DATA = make_data(2, 3)
 ZERO = np.zeros(LAYOUT.size, np.float32)
 SOME = np.linspace(-0.5, 0.5, LAYOUT.size, dtype=np.float32)
 
+SETTINGS: dict[str, Any] = {"model": "linear", "engine": "loop", "local_iterations": 1, "batch_size": 0,
+                            "lr_mixed": 0.5, "lr_separate": 0.25}  # fmt: skip
+
 Ask = Callable[..., RecordDict]
 
 
@@ -33,7 +39,7 @@ def ask(tmp_path: Path) -> Ask:
     folder = write_folder(tmp_path / "data", DATA)
 
     def answer(content: RecordDict, message_type: str, **keys: Any) -> RecordDict:
-        config = RunConfig(model="linear", engine="loop", **keys).to_mapping()
+        config = RunConfig(**{**SETTINGS, **keys}).to_mapping()
         context = Context(1, 5, {"data": str(folder)}, RecordDict(), config)
         reply = app(Message(content, 5, message_type), context)
         assert not reply.has_error()
@@ -43,18 +49,17 @@ def ask(tmp_path: Path) -> Ask:
 
 
 def an_order(**changes: Any) -> Order:
-    plain: dict[str, Any] = {"server_round": 1, "cycle": 0, "block": 0, "clients": (0, 1, 2), "seed": 0}
-    plain |= {"local_iterations": 1, "batch_size": 0, "lr_mixed": 0.5, "lr_separate": 0.25, "report_loss": False}
+    plain: dict[str, Any] = {"server_round": 1, "cycle": 0, "block": 0, "clients": (0, 1, 2), "report_loss": False}
     return Order(**{**plain, **changes})
 
 
 def train_order(order: Order, **chains: Any) -> RecordDict:
-    return protocol.write_order(order, {name: protocol.encode(model, LAYOUT) for name, model in chains.items()})
+    return write_order(order, {name: encode(model, LAYOUT) for name, model in chains.items()})
 
 
-def trained(ask: Ask, order: Order, **chains: Any) -> protocol.Update:
-    content = ask(train_order(order, **chains), "train")
-    return protocol.read_update(content, order, LAYOUT, tuple(chains))
+def trained(ask: Ask, order: Order, settings: dict[str, Any] | None = None, **chains: Any) -> Update:
+    content = ask(train_order(order, **chains), "train", **(settings or {}))
+    return read_update(content, order, LAYOUT, tuple(chains))
 
 
 def as_reference(vector: Any) -> Any:
@@ -68,14 +73,14 @@ def step(vector: Any, client: int, block: int, rate: float) -> Any:
 
 
 def test_a_query_is_answered_with_clients_and_blocks(ask: Ask) -> None:
-    assert protocol.read_identity(ask(protocol.write_query(), "query")) == Identity((0, 1, 2), 2)
+    assert read_identity(ask(write_query(), "query")) == Identity((0, 1, 2), 2)
 
 
 def test_a_node_serves_a_server_that_has_newer_keys(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "data", DATA)
     config = {**RunConfig(model="linear").to_mapping(), "of-next-year": 5}
     context = Context(1, 5, {"data": str(folder)}, RecordDict(), config)
-    assert not app(Message(protocol.write_query(), 5, "query"), context).has_error()
+    assert not app(Message(write_query(), 5, "query"), context).has_error()
 
 
 def test_a_whole_shard_step_is_the_gradients(ask: Ask) -> None:
@@ -98,8 +103,8 @@ def test_each_chain_has_its_own_model_and_rate(ask: Ask) -> None:
 
 
 def test_both_chains_see_the_same_batches(ask: Ask) -> None:
-    order = an_order(batch_size=2, local_iterations=5, lr_mixed=0.25)
-    update = trained(ask, order, mixed=SOME, separate=SOME)
+    settings = {"batch_size": 2, "local_iterations": 5, "lr_mixed": 0.25}
+    update = trained(ask, an_order(), settings, mixed=SOME, separate=SOME)
     assert (update.models["mixed"] == update.models["separate"]).all()
 
 
@@ -109,10 +114,7 @@ def test_losses_are_of_the_received_models_and_each_client_counts_alike(ask: Ask
     expected = np.mean([softmax_loss(as_reference(SOME), shard)[0] for shard in DATA[0]])
     assert update.losses.mixed == pytest.approx(expected, abs=1e-6)
     assert update.losses.separate == pytest.approx(np.log(3), abs=1e-6)
-    content = protocol.write_loss_order(
-        order, {c: protocol.encode(v, LAYOUT) for c, v in (("mixed", SOME), ("separate", ZERO))}
-    )
-    losses = protocol.read_losses(ask(content, "evaluate"), order)
+    losses = read_losses(ask(train_order(order, mixed=SOME, separate=ZERO), "evaluate"), order)
     assert (losses.mixed, losses.separate) == pytest.approx((update.losses.mixed, update.losses.separate), abs=1e-9)
     assert losses.num_examples == sum(len(y) for _, y in DATA[0])
 
@@ -123,15 +125,16 @@ def test_no_loss_is_reported_where_none_is_asked_for(ask: Ask) -> None:
 
 def test_a_clients_batches_do_not_depend_on_who_else_is_asked(ask: Ask) -> None:
     keys = {"batch_size": 2, "local_iterations": 4}
-    alone = [trained(ask, an_order(clients=(client,), **keys), mixed=SOME).models["mixed"] for client in range(3)]
-    together = trained(ask, an_order(**keys), mixed=SOME).models["mixed"]
+    alone = [trained(ask, an_order(clients=(client,)), keys, mixed=SOME).models["mixed"] for client in range(3)]
+    together = trained(ask, an_order(), keys, mixed=SOME).models["mixed"]
     assert np.abs(np.mean(alone, axis=0) - together).max() < 1e-6
 
 
 def test_batches_depend_on_round_and_seed(ask: Ask) -> None:
+    keys = {"batch_size": 2, "local_iterations": 4}
     found = [
-        trained(ask, an_order(batch_size=2, local_iterations=4, **changes), mixed=SOME).models["mixed"].tobytes()
-        for changes in ({}, {}, {"server_round": 2}, {"seed": 1})
+        trained(ask, an_order(server_round=number), {**keys, "seed": seed}, mixed=SOME).models["mixed"].tobytes()
+        for number, seed in ((1, 0), (1, 0), (2, 0), (1, 1))
     ]
     assert found[0] == found[1]
     assert len(set(found)) == 3
@@ -140,8 +143,8 @@ def test_batches_depend_on_round_and_seed(ask: Ask) -> None:
 def test_selection_examples_bound_what_is_judged(ask: Ask) -> None:
     order = an_order(report_loss=True, clients=(0,))
     content = train_order(order, mixed=SOME, separate=SOME)
-    few = protocol.read_update(ask(content, "train", selection_examples=2), order, LAYOUT, ("mixed", "separate"))
-    every = protocol.read_update(ask(content, "train", selection_examples=10**6), order, LAYOUT, ("mixed", "separate"))
+    few = read_update(ask(content, "train", selection_examples=2), order, LAYOUT, ("mixed", "separate"))
+    every = read_update(ask(content, "train", selection_examples=10**6), order, LAYOUT, ("mixed", "separate"))
     assert few.losses.mixed == few.losses.separate
     assert few.losses.mixed != every.losses.mixed
     assert every.losses.mixed == pytest.approx(softmax_loss(as_reference(SOME), DATA[0][0])[0], abs=1e-6)
@@ -165,6 +168,6 @@ def test_a_loss_that_is_not_finite_is_an_error_with_round_block_chain_and_client
 
 def test_a_model_of_another_shape_is_refused(ask: Ask) -> None:
     other = models.layout("linear", (2, 3), 4)
-    content = protocol.write_order(an_order(), {"mixed": protocol.encode(np.zeros(other.size, np.float32), other)})
+    content = write_order(an_order(), {"mixed": encode(np.zeros(other.size, np.float32), other)})
     with pytest.raises(ProtocolError, match=r"mixed: fc\.weight must be numpy float32 \(3, 6\)"):
         ask(content, "train")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client.hosting import hosted
-from common.config import RunConfig
-from common.errors import InputError
+from perennial.client.hosting import hosted
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import InputError
 from tests.conftest import make_data, write_folder
 
 

@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from common.flower141.fleet import Fleet
-from common.flower141.link import Link, LinkRun
-from server.listener import Listener
+from perennial.client.link.connection import Connection
+from perennial.server.link.link import Link, LinkRun
+from perennial.server.link.listener import Listener
 
 
 @pytest.fixture
@@ -62,16 +62,16 @@ def nothing_left(link: Link) -> bool:
     )
 
 
-Connect = Callable[..., Fleet]
+Connect = Callable[..., Connection]
 
 
 @pytest.fixture
 def connect(listener: Listener) -> Iterator[Connect]:
     """Connections that are closed in the end."""
-    made: list[Fleet] = []
+    made: list[Connection] = []
 
-    def connected(private: EllipticCurvePrivateKey | None, port: int = 0) -> Fleet:
-        made.append(Fleet(f"127.0.0.1:{port or listener.port}", ca=None, key=private))
+    def connected(private: EllipticCurvePrivateKey | None, port: int = 0) -> Connection:
+        made.append(Connection(f"127.0.0.1:{port or listener.port}", ca=None, key=private))
         return made[-1]
 
     yield connected

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-import client.app
-from client import cli
+from perennial.client import app as client_app
+from perennial.client import cli
 
 App = Callable[[Message, Context], Message]
-HONEST: App = client.app.app
+HONEST: App = client_app.app
 # The hostile device does one of these a round; longer than the round timeout of the test that has it.
 NAN_ROUND, SHAPE_ROUND, COUNT_ROUND, LATE_ROUND, FORGED_ROUND = 2, 3, 4, 5, 7
 LATE_SECONDS = 6.0
@@ -60,5 +60,5 @@ def changed(reply: Message, message: Message, change: Callable[[np.ndarray], np.
 
 
 if __name__ == "__main__":
-    client.app.app = {"slow": slow, "impostor": impostor, "hostile": hostile}[sys.argv[1]]  # type: ignore[assignment]
+    client_app.app = {"slow": slow, "impostor": impostor, "hostile": hostile}[sys.argv[1]]  # type: ignore[assignment]
     raise SystemExit(cli.main(sys.argv[2:]))

@@ -17,6 +17,7 @@ from tests.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER, OUTSIDER = "server", "outsider"
+CLIENT = ("-m", "perennial.client.cli")
 CLIENTS = 4
 PORT = 8000
 # Where this machine cannot have namespaces, one line says why.
@@ -136,7 +137,9 @@ class Lab:
         self._script("admit.sh", str(self.state), *(str(folder / f"{device(c)}.key.pub") for c in range(CLIENTS)))
         write_shards(folder)
 
-    def client(self, number: int, *, program: tuple[str, ...] = ("-m", "client.cli"), host: str = "") -> Process:
+    def client(
+        self, number: int, *, program: tuple[str, ...] = ("-m", "perennial.client.cli"), host: str = ""
+    ) -> Process:
         """Start a device; in place of ``flower-client``, ``program`` may be a worse one."""
         host = host or device(number)
         return self.start(
@@ -150,7 +153,7 @@ class Lab:
         tls = self.folder / "tls"
         return self.start(
             SERVER,
-            ["-m", "server.cli", "--state-dir", str(self.state), "--output", str(output), "--port", str(PORT),
+            ["-m", "perennial.server.cli", "--state-dir", str(self.state), "--output", str(output), "--port", str(PORT),
              "--tls-cert", str(tls / "server.crt"), "--tls-key", str(tls / "server.key"),
              "--data", str(self.folder / "shards" / "all"), *settings, *flags],
         )  # fmt: skip
@@ -196,9 +199,9 @@ def device(number: int) -> str:
 
 def write_shards(folder: Path) -> None:
     """Cut the digits for the devices; ``all`` is what a simulation of the same experiment reads."""
-    from common import shards
-    from common.config import RunConfig
-    from common.source import open_shards
+    from perennial.common.command.config import RunConfig
+    from perennial.common.data import shards
+    from perennial.common.data.source import open_shards
 
     source = open_shards(RunConfig(data="digits", blocks=2, clients=CLIENTS, labels_per_block=5))
     for client in range(CLIENTS):

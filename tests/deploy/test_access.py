@@ -11,14 +11,14 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 
-from common.errors import InputError
-from common.flower141 import batch
-from common.flower141.fleet import Refused, Unreachable
-from common.flower141.link import Link, LinkRun
-from common.stock import free_port
-from server.forward import Forward
-from server.keys import KeyFolder
-from server.listener import Gate, Listener, is_open
+from perennial.client.link.connection import Refused, Unreachable
+from perennial.common.command.errors import InputError
+from perennial.common.command.flower import free_port
+from perennial.common.wire import parts as batch
+from perennial.server.link.forward import Forward
+from perennial.server.link.key_folder import KeyFolder
+from perennial.server.link.link import Link, LinkRun
+from perennial.server.link.listener import Gate, Listener, is_open
 from tests.deploy.conftest import Connect, Device, key, nothing_left, order
 from tests.processes import wait_until
 
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_revokes_nobody(
 ) -> None:
     registry = Registry()
     new_key(tmp_path / "a")
-    monkeypatch.setattr("server.keys._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("perennial.server.link.key_folder._SECONDS_BETWEEN_LOOKS", 0.01)
     keys = KeyFolder(tmp_path, registry)
     keys.start()
     broken = OSError(24, "Too many open files")

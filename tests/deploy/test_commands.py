@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client import cli as client_cli
-from common import endpoint, flower141
-from common.config import RunConfig, flags, key_of
-from common.errors import InputError
-from server import cli as server_cli
-from server import options
+from perennial.client import cli as client_cli
+from perennial.common.command import address, flower
+from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.errors import InputError
+from perennial.server import cli as server_cli
+from perennial.server import options
 
 
 @pytest.fixture
@@ -49,27 +49,27 @@ def test_insecure_is_for_loopback_only(shards: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1"])
 def test_loopback_is_recognized(host: str) -> None:
-    assert endpoint.is_loopback(host)
+    assert address.is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["localhost.example", "10.0.0.1", "0.0.0.0", "::", "128.0.0.1", "127.0.0.1.example"])
 def test_what_may_be_another_machine_is_not_loopback(host: str) -> None:
-    assert not endpoint.is_loopback(host)
+    assert not address.is_loopback(host)
 
 
 def test_going_without_tls_elsewhere_is_loud_when_forced() -> None:
-    assert "WITHOUT TLS" in endpoint.check_insecure("10.0.0.1", anywhere=True)
+    assert "WITHOUT TLS" in address.check_insecure("10.0.0.1", anywhere=True)
 
 
 @pytest.mark.parametrize("text", ["server", "server:", ":80", "server:0", "server:65536", "https://server:80", "a:b"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="HOST:PORT"):
-        endpoint.parse_address(text)
+        address.parse_address(text)
 
 
 def test_addresses_are_split_at_the_last_colon() -> None:
-    assert endpoint.parse_address("server.example:8000") == ("server.example", 8000)
-    assert endpoint.parse_address("[2001:db8::1]:8000") == ("2001:db8::1", 8000)
+    assert address.parse_address("server.example:8000") == ("server.example", 8000)
+    assert address.parse_address("[2001:db8::1]:8000") == ("2001:db8::1", 8000)
 
 
 def test_the_client_says_at_once_that_a_shard_is_wrong(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,9 +215,9 @@ def test_a_file_of_several_runs_is_refused(tmp_path: Path, text: str) -> None:
 def test_another_flower_goes_the_stock_way_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from server import stock
+    from perennial.server.link import stock
 
-    monkeypatch.setattr(flower141, "version", lambda _: "1.42.0")
+    monkeypatch.setattr(flower, "version", lambda _: "1.42.0")
     monkeypatch.setattr(stock, "serve", lambda config, arguments: 17)
     assert server_cli.main(["--insecure"]) == 17
     assert "flwr 1.42.0 is installed" in capsys.readouterr().err
@@ -245,7 +245,8 @@ def test_the_stock_runtime_does_not_start_a_run_anew_that_was_to_go_on(
 
 def test_a_device_needs_neither_ray_nor_plotting_nor_scikit_learn() -> None:
     code = (
-        "import sys, client.cli, client.node, client.keys, client.app, common.flower141.fleet\n"
+        "import sys, perennial.client.cli, perennial.client.node, perennial.client.app\n"
+        "import perennial.client.link.connection, perennial.client.link.private_key\n"
         "heavy = ('ray', 'matplotlib', 'sklearn', 'scipy', 'pandas', 'uvicorn')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

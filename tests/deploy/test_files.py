@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from client.cli import parser as client_parser
-from server.options import parser as server_parser
+from perennial.client.cli import parser as client_parser
+from perennial.server.options import parser as server_parser
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PARSERS = {"flower-server": server_parser(), "flower-client": client_parser()}

@@ -16,11 +16,11 @@ from flwr.server.superlink.linkstate import in_memory_linkstate
 from flwr.supercore.corestate import in_memory_corestate
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from common.flower141 import batch
-from common.flower141.fleet import Unreachable
-from common.flower141.link import Link, LinkRun
-from common.flower141.routes import Doorbell
-from server.grid import EagerGrid, Stopped
+from perennial.client.link.connection import Unreachable
+from perennial.common.wire import parts as batch
+from perennial.server.link.eager_grid import EagerGrid, Stopped
+from perennial.server.link.link import Link, LinkRun
+from perennial.server.link.routes import Doorbell
 from tests.deploy.conftest import Connect, Device, nothing_left, order
 from tests.processes import wait_until
 

@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import read_metrics, read_predictors
 from tests.deploy.device import COUNT_ROUND, FORGED_ROUND, LATE_ROUND, NAN_ROUND, SHAPE_ROUND
 from tests.deploy.lab import (
+    CLIENT,
     CLIENTS,
     IMPOSSIBLE,
     OUTSIDER,
@@ -85,7 +86,7 @@ def simulated(lab: Lab) -> Path:
     keys = {key.replace("_", "-"): value for key, value in EXPERIMENT.items()}
     keys |= {"data": str(lab.folder / "shards" / "all"), "output": str(output)}
     file.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
-    command = [sys.executable, "-m", "simulation.cli", "run", str(file)]
+    command = [sys.executable, "-m", "perennial.simulation.cli", "run", str(file)]
     log = lab.folder / "simulated.log"
     with log.open("wb") as written:
         done = subprocess.run(command, cwd=lab.folder, env=environment(), stdout=written, stderr=written, timeout=300)
@@ -209,7 +210,7 @@ def test_a_client_without_a_registered_key_is_refused(lab: Lab, gate: Process) -
 def test_a_plain_http_client_gets_no_answer(lab: Lab, gate: Process) -> None:
     plain = lab.start(
         OUTSIDER,
-        ["-m", "client.cli", "--server", f"{lab.address}:{PORT}", "--data", str(lab.folder / "shards" / device(0)),
+        [*CLIENT, "--server", f"{lab.address}:{PORT}", "--data", str(lab.folder / "shards" / device(0)),
          "--insecure-anywhere"],
     )  # fmt: skip
     plain.wait_for("the server cannot be reached")

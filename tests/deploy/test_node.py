@@ -10,10 +10,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.task_identity import TaskIdentity
 
-from client import node as node_module
-from client.node import Node
-from common.flower141.fleet import Announced, Refused, Unreachable
-from common.pacing import backoff, pause
+from perennial.client import node as node_module
+from perennial.client.link.connection import Announced, Refused, Unreachable
+from perennial.client.node import Node
+from perennial.common.wire.pacing import backoff, pause
 from tests.processes import wait_until
 
 Step = Callable[[], object]

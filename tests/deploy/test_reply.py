@@ -17,8 +17,8 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import in_memory_object_store
 
-from common.flower141.link import Link, LinkRun
-from common.flower141.reply import BadReply, Reply, Room, names
+from perennial.server.link.arriving import ArrivingReply, BadReply, Room, names
+from perennial.server.link.link import Link, LinkRun
 from tests.deploy.conftest import Connect, Device, nothing_left, order
 
 Tree = ObjectTree
@@ -190,7 +190,7 @@ def test_an_order_of_zeros_leaves_room_for_a_model_of_other_values(monkeypatch: 
         for chain in ("mixed", "separate")
     }
     answered = Message(RecordDict(trained), reply_to=asked)
-    reply, objects = Reply(Room.of(asked)), get_all_nested_objects(answered)
+    reply, objects = ArrivingReply(Room.of(asked)), get_all_nested_objects(answered)
     for object_id in reply.announce(answered.object_id, names(get_object_tree(answered))):
         assert reply.put(object_id, objects[object_id].deflate())
     assert reply.ready
@@ -198,7 +198,7 @@ def test_an_order_of_zeros_leaves_room_for_a_model_of_other_values(monkeypatch: 
 
 
 def test_a_refused_reply_stays_refused() -> None:
-    reply = Reply(Room(0, 100))
+    reply = ArrivingReply(Room(0, 100))
     reply.announce(name(b"a"), {name(b"a")})
     assert reply.announce(name(b"b"), {name(b"b")}) == []
     assert not reply.put(name(b"b"), b"b")

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from benchmarks.processes import running, wait_until
-from common import stock
+from perennial.common.command import flower
 from tests.conftest import read_predictors
 from tests.deploy.lab import ROOT, device, rows, write_shards
 
@@ -20,13 +20,13 @@ ROUNDS = 2
 
 
 def command(log: Path, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    environment = {**stock.environment(log.parent / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**flower.environment(log.parent / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return running([sys.executable, *arguments], log, environment)
 
 
 def test_a_stock_superlink_serves_a_stock_node_and_ours_behind_the_door(tmp_path: Path) -> None:
     write_shards(tmp_path)
-    port, said = stock.free_port(), tmp_path / "server.log"
+    port, said = flower.free_port(), tmp_path / "server.log"
     with command(said, *server_arguments(tmp_path), "--runtime", "stock", "--port", str(port)) as server:
         wait_until(lambda: "listening on" in said.read_text() or server.poll() is not None, 240, "the door")
         assert server.poll() is None, said.read_text()
@@ -41,8 +41,8 @@ def test_a_stock_superlink_serves_a_stock_node_and_ours_behind_the_door(tmp_path
 
 def test_a_run_is_submitted_to_a_superlink_that_already_runs(tmp_path: Path) -> None:
     write_shards(tmp_path)
-    port, said = stock.free_port(), tmp_path / "server.log"
-    link = (stock.command("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port))
+    port, said = flower.free_port(), tmp_path / "server.log"
+    link = (flower.command("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port))
     with (
         command(tmp_path / "link.log", *link),
         command(tmp_path / "client-0.log", *client_arguments(tmp_path, 0, port), "--runtime", "stock"),
@@ -56,7 +56,7 @@ def test_a_run_is_submitted_to_a_superlink_that_already_runs(tmp_path: Path) -> 
 
 def server_arguments(folder: Path) -> list[str]:
     return [
-        "-m", "server.cli", "--insecure", "--state-dir", str(folder), "--output", str(folder / "run"),
+        "-m", "perennial.server.cli", "--insecure", "--state-dir", str(folder), "--output", str(folder / "run"),
         "--data", str(folder / "shards" / "all"), "--nodes", "2", "--cycles", "1", "--rounds-per-block", "1",
         "--engine", "loop",
     ]  # fmt: skip
@@ -64,7 +64,7 @@ def server_arguments(folder: Path) -> list[str]:
 
 def client_arguments(folder: Path, number: int, port: int) -> list[str]:
     data = str(folder / "shards" / device(number))
-    return ["-m", "client.cli", "--insecure", "--server", f"127.0.0.1:{port}", "--data", data]
+    return ["-m", "perennial.client.cli", "--insecure", "--server", f"127.0.0.1:{port}", "--data", data]
 
 
 def check(folder: Path) -> None:

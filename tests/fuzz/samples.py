@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common.config import RunConfig
-from common.schedule import Slot
-from server.checkpoint import Checkpoint
-from server.exchange import Rejection
-from server.psgd import Chains, Predictors
-from server.state import RoundRecord, State
+from perennial.common.command.config import RunConfig
+from perennial.common.cycle.schedule import Slot
+from perennial.server.cohort.exchange import Rejection
+from perennial.server.psgd import Chains, Predictors
+from perennial.server.run.checkpoint import Checkpoint
+from perennial.server.run.state import RoundRecord, RunState
 from tests.conftest import make_data, write_folder
 
 
@@ -35,6 +35,6 @@ def a_checkpoint() -> Checkpoint:
         seconds=0.25,
     )
     first, second = (np.full(2, value, np.float32) for value in (0.5, 1.5))
-    state = State(slot, Chains(first, (second, first)), (Predictors((first, second), (4, 3)),), record)
+    state = RunState(slot, Chains(first, (second, first)), (Predictors((first, second), (4, 3)),), record)
     quarantine = {"after": 3, "rounds": 10, "strikes": {"1": 2}, "until": {"4": 9}}
     return Checkpoint(state, RunConfig().to_mapping(), (100,), quarantine, "2026-03-27T12:00:00+00:00")

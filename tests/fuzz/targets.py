@@ -22,21 +22,25 @@ import yaml
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from safetensors.numpy import save
 
-from common import clock, npz, protocol
-from common.config import RunConfig, key_of, schedule_of
-from common.errors import InputError
-from common.layout import Layout
-from common.protocol import Identity, Losses, Order, ProtocolError, Update
-from common.shards import ShardFolder
-from server.checkpoint import DamagedError, load_checkpoint, load_latest, save_checkpoint
-from simulation import experiment
+from perennial.common.command.config import RunConfig, key_of, schedule_of
+from perennial.common.command.errors import InputError
+from perennial.common.cycle import clock
+from perennial.common.data import npz
+from perennial.common.data.shards import ShardFolder
+from perennial.common.wire.arrays import encode
+from perennial.common.wire.layout import Layout
+from perennial.common.wire.orders import Order, read_models, read_order, write_order
+from perennial.common.wire.protocol import Identity, ProtocolError, read_identity, write_identity
+from perennial.common.wire.updates import Losses, Update, read_losses, read_update, write_losses, write_update
+from perennial.server.run.checkpoint import DamagedError, load_checkpoint, load_latest, save_checkpoint
+from perennial.simulation import experiment
 from tests.fuzz import mutate
 from tests.fuzz.samples import a_checkpoint, a_folder
 
 LAYOUT = Layout(("w", "b"), ((2, 3), (2,)))
 VECTOR = np.arange(8, dtype=np.float32)
 CHAINS = ("mixed", "separate")
-ORDER = Order(3, 0, 1, (2, 5, 8), 7, 10, 2, 0.1, 0.2, True)
+ORDER = Order(3, 0, 1, (2, 5, 8), True)
 
 
 def refused(error: Exception) -> bool:
@@ -51,24 +55,23 @@ class Protocol:
     """Identities, orders, updates and losses as a node or a server could send them."""
 
     def __init__(self, folder: Path) -> None:
-        models = {chain: protocol.encode(VECTOR, LAYOUT) for chain in CHAINS}
+        models = {chain: encode(VECTOR, LAYOUT) for chain in CHAINS}
         update = Update(dict.fromkeys(CHAINS, VECTOR), dict.fromkeys(CHAINS, 0.5), Losses(3, 30, 0.3, 0.4))
         self.cases: list[tuple[RecordDict, Callable[[RecordDict], Any]]] = [
-            (protocol.write_identity(Identity((1, 2), 2)), protocol.read_identity),
-            (protocol.write_order(ORDER, models), self._order),
-            (protocol.write_loss_order(ORDER, models), protocol.read_loss_order),
-            (protocol.write_update(update, LAYOUT), self._update),
-            (protocol.write_losses(Losses(3, 30, 0.3, 0.4)), lambda content: protocol.read_losses(content, ORDER)),
+            (write_identity(Identity((1, 2), 2)), read_identity),
+            (write_order(ORDER, models), self._order),
+            (write_update(update, LAYOUT), self._update),
+            (write_losses(Losses(3, 30, 0.3, 0.4)), lambda content: read_losses(content, ORDER)),
         ]
 
     @staticmethod
     def _order(content: RecordDict) -> None:
-        protocol.read_order(content)
-        protocol.read_models(content, LAYOUT)
+        read_order(content)
+        read_models(content, LAYOUT)
 
     @staticmethod
     def _update(content: RecordDict) -> None:
-        update = protocol.read_update(content, ORDER, LAYOUT, CHAINS)
+        update = read_update(content, ORDER, LAYOUT, CHAINS)
         # What the server does with what was read must not fail either.
         assert all(np.isfinite(model).all() for model in update.models.values())
         assert np.isfinite([3 * loss for loss in (*update.train_losses.values(), update.losses.mixed)]).all()

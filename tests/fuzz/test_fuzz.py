@@ -14,13 +14,14 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import protocol
-from common.config import RunConfig
-from common.errors import InputError, shown
-from common.protocol import ProtocolError
-from common.shards import ShardFolder
-from server.checkpoint import DamagedError, load_checkpoint
-from simulation import experiment
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import InputError, shown
+from perennial.common.data.shards import ShardFolder
+from perennial.common.wire.orders import read_order
+from perennial.common.wire.protocol import ProtocolError
+from perennial.common.wire.updates import read_losses, read_update
+from perennial.server.run.checkpoint import DamagedError, load_checkpoint
+from perennial.simulation import experiment
 from tests.fuzz.targets import CHAINS, LAYOUT, ORDER, TARGETS
 
 KEYS = sorted(RunConfig().to_mapping())
@@ -88,7 +89,7 @@ def test_any_body_under_a_sound_checksum_is_a_checkpoint_or_is_refused(tmp_path:
 @given(st.dictionaries(st.sampled_from(["num-clients", "num-examples", "loss-mixed", "loss-separate"]), METRICS))
 def test_any_metrics_are_losses_or_are_refused(metrics: dict[str, Any]) -> None:
     try:
-        losses = protocol.read_losses(RecordDict({"losses": MetricRecord(metrics)}), ORDER)
+        losses = read_losses(RecordDict({"losses": MetricRecord(metrics)}), ORDER)
     except ProtocolError:
         return
     assert 0 <= losses.mixed <= 1e30
@@ -99,16 +100,16 @@ def test_orders_and_updates_refuse_records_of_another_kind() -> None:
     for name in ("order", "update", "mixed"):
         content = RecordDict({name: ConfigRecord({"a": 1})})
         with pytest.raises(ProtocolError):
-            protocol.read_order(content)
+            read_order(content)
         with pytest.raises(ProtocolError):
-            protocol.read_update(content, ORDER, LAYOUT, CHAINS)
+            read_update(content, ORDER, LAYOUT, CHAINS)
 
 
 @pytest.mark.parametrize("loss", [1.7e308, -1e-9, 1e31])
 def test_losses_that_could_overflow_a_mean_or_are_negative_are_refused(loss: float) -> None:
     record = MetricRecord({"num-clients": 1, "num-examples": 1, "loss-mixed": loss, "loss-separate": 0.5})
     with pytest.raises(ProtocolError, match="loss-mixed must be"):
-        protocol.read_losses(RecordDict({"losses": record}), ORDER)
+        read_losses(RecordDict({"losses": record}), ORDER)
 
 
 def test_what_messages_show_is_short_and_one_line() -> None:

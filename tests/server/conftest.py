@@ -14,16 +14,18 @@ from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from common import protocol
-from common.config import RunConfig, schedule_of
-from common.layout import Layout
-from common.protocol import Identity, Losses, Order, Update
-from common.schedule import Schedule
-from server.fleet import Fleet
-from server.psgd import SEPARATE, Chains, Predictors
-from server.readers import reader_of
-from server.state import RoundRecord, State
-from server.strategies import BlockCyclic, ScheduleOver, strategy_for
+from perennial.common.command.config import RunConfig, schedule_of
+from perennial.common.cycle.schedule import Schedule
+from perennial.common.wire.chains import SEPARATE
+from perennial.common.wire.layout import Layout
+from perennial.common.wire.orders import Order, read_models, read_order
+from perennial.common.wire.protocol import Identity, write_identity
+from perennial.common.wire.updates import Losses, Update, write_losses, write_update
+from perennial.server.cohort.roster import Roster
+from perennial.server.psgd import Chains, Predictors
+from perennial.server.run.readers import reader_of
+from perennial.server.run.state import RoundRecord, RunState
+from perennial.server.strategies import BlockCyclic, ScheduleOver, strategy_for
 
 LAYOUT = Layout(("w",), ((2,),))
 # An .npy header and two float32.
@@ -73,10 +75,9 @@ class FakeGrid(Grid):
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         if kind == MessageType.QUERY:
             self.queries.append(node)
-            return protocol.write_identity(Identity(self.nodes[node], self.blocks))
-        read = protocol.read_order if kind == MessageType.TRAIN else protocol.read_loss_order
-        vectors = protocol.read_models(message.content, LAYOUT)
-        sent = Sent(node, kind, read(message.content), {chain: float(model[0]) for chain, model in vectors.items()})
+            return write_identity(Identity(self.nodes[node], self.blocks))
+        models = {chain: float(model[0]) for chain, model in read_models(message.content, LAYOUT).items()}
+        sent = Sent(node, kind, read_order(message.content), models)
         self.sent.append(sent)
         return self.sabotage(sent, self._honest(sent))
 
@@ -84,11 +85,11 @@ class FakeGrid(Grid):
         clients = len(sent.order.clients)
         judged = Losses(clients, 10 * clients, *self.losses(sent.order, sent.models))
         if sent.message_type == MessageType.EVALUATE:
-            return protocol.write_losses(judged)
+            return write_losses(judged)
         models = {c: model(v + (10 if c == SEPARATE else 1)) for c, v in sent.models.items()}
         if not sent.order.report_loss:
             judged = Losses(clients, 10 * clients)
-        return protocol.write_update(Update(models, dict.fromkeys(models, 0.5), judged), LAYOUT)
+        return write_update(Update(models, dict.fromkeys(models, 0.5), judged), LAYOUT)
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
@@ -118,12 +119,12 @@ class Watcher:
     """Keeps all that the strategy tells."""
 
     records: list[RoundRecord] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
+    states: list[RunState] = field(default_factory=list)
 
-    def folded(self, state: State, record: RoundRecord) -> None:
+    def folded(self, state: RunState, record: RoundRecord) -> None:
         self.records.append(replace(record, seconds=0.0))
 
-    def finished(self, state: State) -> None:
+    def finished(self, state: RunState) -> None:
         self.states.append(state)
 
 
@@ -148,17 +149,17 @@ def run_strategy(flower_identity: None, monkeypatch: pytest.MonkeyPatch) -> Call
     """Run a strategy through Flower's own loop on a fake grid, from the zero model or from a state."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
-    def run(grid: FakeGrid, state: State | None = None, schedule: Schedule | None = None, **keys: Any) -> Outcome:
+    def run(grid: FakeGrid, state: RunState | None = None, schedule: Schedule | None = None, **keys: Any) -> Outcome:
         options = {"blocks": 2, "cycles": 2, "rounds_per_block": 2, "averaging": "mean", "node_timeout": 0.01}
         config = RunConfig(**{**options, **keys})
         reader = reader_of(config)
         kind = strategy_for([reader])
         chains = Chains.start(model(0), config.blocks if SEPARATE in kind.chains else 0)
-        start = state or State(None, chains, (Predictors.start(model(0), config.blocks),))
+        start = state or RunState(None, chains, (Predictors.start(model(0), config.blocks),))
         schedule = schedule or schedule_of(config)
-        fleet, watcher = Fleet(config, config.blocks), Watcher()
-        fleet.gather(grid, 1)
-        strategy = kind(config, schedule, LAYOUT, [reader], start, fleet, watcher)
+        roster, watcher = Roster(config, config.blocks), Watcher()
+        roster.gather(grid, 1)
+        strategy = kind(config, schedule, LAYOUT, [reader], start, roster, watcher)
         rounds = (schedule.total_rounds or 1000) - (start.slot.server_round if start.slot else 0)
         with suppress(ScheduleOver):
             strategy.start(grid, ArrayRecord(), rounds, 1.0)

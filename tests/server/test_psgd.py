@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.psgd import Chains, Predictors, choose, fold, mean, median, trimmed, trimmed_mean
+from perennial.server.psgd import Chains, Predictors, choose, fold, mean, median, trimmed, trimmed_mean
 
 
 def vector(*values: float) -> Any:

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from common.config import RunConfig
-from common.schedule import Schedule
-from common.stock import free_port
-from server.checkpoint import load_latest
-from server.folder import RunFolder
-from server.run import Run, prepare, train
-from server.state import RoundRecord
-from simulation.grid import RayGrid
+from perennial.common.command.config import RunConfig
+from perennial.common.command.flower import free_port
+from perennial.common.cycle.schedule import Schedule
+from perennial.server.run.checkpoint import load_latest
+from perennial.server.run.folder import RunFolder
+from perennial.server.run.state import RoundRecord
+from perennial.server.run.training import Run, prepare, train
+from perennial.simulation.ray_grid import RayGrid
 from tests.conftest import Simulate, make_data, read_metrics, read_predictors, write_folder
 from tests.processes import command_line, descendants, environment, run_command, wait_until, worker_pids
 from tests.reference import ALGORITHMS, Model, Setting

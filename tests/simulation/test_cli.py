@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common import console
-from common.config import RunConfig, flags, key_of
-from common.shards import ShardFolder
-from server.folder import RunFolder
-from simulation import cli
+from perennial.common.command import console
+from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.data.shards import ShardFolder
+from perennial.server.run.folder import RunFolder
+from perennial.simulation import cli
 from tests.conftest import make_data, read_metrics, read_predictors, write_folder
 from tests.processes import COMMAND, command_line, descendants, environment, run_command, wait_until
 

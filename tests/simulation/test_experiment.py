@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import InputError
-from simulation.experiment import Experiment, load
+from perennial.common.command.errors import InputError
+from perennial.simulation.experiment import Experiment, load
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client.engines import compiler
+from perennial.client.engines import compiler
 
 
 def _has_compiler() -> bool:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client.engines.base import Chain, Trained, Vector, Work
+from perennial.client.engines.base import Chain, Trained, Vector, Work
 
 
 def vector(module: nn.Module) -> Vector:

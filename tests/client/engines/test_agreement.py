@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from client.engines.base import Chain, Engine
-from client.engines.loop import LoopEngine
-from client.engines.native import NativeEngine
-from client.engines.stacked import StackedEngine
-from common import models
+from perennial.client.engines.base import Chain, Engine
+from perennial.client.engines.loop import LoopEngine
+from perennial.client.engines.native import NativeEngine
+from perennial.client.engines.stacked import StackedEngine
+from perennial.common.task import models
 from tests.client.engines import reference
 from tests.client.engines.marks import needs_compiler
 from tests.client.engines.networks import Case, networks

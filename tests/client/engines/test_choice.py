@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from torch import Tensor, nn
 
-import client.engines as engines
-from common import models
-from common.errors import InputError
+import perennial.client.engines as engines
+from perennial.common.command.errors import InputError
+from perennial.common.task import models
 from tests.client.engines.marks import needs_compiler
 
 

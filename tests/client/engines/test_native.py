@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-import client.engines as engines
-from client.engines import compiler, network
-from client.engines.base import Chain
-from client.engines.native import NativeEngine
-from common import models
-from common.errors import InputError
+import perennial.client.engines as engines
+from perennial.client.engines import compiler, network
+from perennial.client.engines.base import Chain
+from perennial.client.engines.native import NativeEngine
+from perennial.common.command.errors import InputError
+from perennial.common.task import models
 from tests.client.engines import reference
 from tests.client.engines.marks import needs_compiler
 

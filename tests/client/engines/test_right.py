@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from client.engines.native import NativeEngine
-from common import models
-from common.data import as_float
+from perennial.client.engines.native import NativeEngine
+from perennial.common.data.datasets import as_float
+from perennial.common.task import models
 from tests.client.engines.marks import needs_compiler
 
 

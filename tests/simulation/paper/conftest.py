@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from common.config import RunConfig
-from simulation.paper.series import Series, from_result
-from simulation.reading import from_records
+from perennial.common.command.config import RunConfig
+from perennial.server.report.reading import from_records
+from perennial.simulation.paper.series import Series, from_result
 
 A_SERIES = Callable[..., Series]
 

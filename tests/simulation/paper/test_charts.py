@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from simulation.experiment import NamedRun
-from simulation.paper import charts, page, plan, summary
-from simulation.paper.claims import LABELS
-from simulation.paper.mix import Told
-from simulation.paper.plan import PARTS
-from simulation.paper.series import Series, from_result
-from simulation.paper.tables import Found
-from simulation.reading import from_records
+from perennial.server.report.reading import from_records
+from perennial.simulation.experiment import NamedRun
+from perennial.simulation.paper import charts, page, plan, summary
+from perennial.simulation.paper.claims import LABELS
+from perennial.simulation.paper.mix import Told
+from perennial.simulation.paper.plan import PARTS
+from perennial.simulation.paper.series import Series, from_result
+from perennial.simulation.paper.tables import Found
 
 PAPER = ["fedavg", "mm-psgd", "mc-psgd"]
 NAMES = {

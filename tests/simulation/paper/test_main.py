@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common import console
-from simulation.paper.__main__ import main
+from perennial.common.command import console
+from perennial.simulation.paper.__main__ import main
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_a_bad_path_is_one_line_and_leaves_nothing_behind(
     assert main(arguments) == 2
     found = capsys.readouterr()
     assert found.out == ""
-    assert found.err.startswith(f"simulation.paper: {message}")
+    assert found.err.startswith(f"paper: {message}")
     assert found.err.count("\n") == 1
     assert [path.name for path in Path().iterdir()] == ["file"]
 
@@ -44,6 +44,6 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatc
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulation.run.run_experiment", interrupted)
+    monkeypatch.setattr("perennial.simulation.passes.run_experiment", interrupted)
     assert main(["run", "--quick", "--only", "figure3"]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "simulation.paper: interrupted; the same command goes on"
+    assert capsys.readouterr().err.splitlines()[-1] == "paper: interrupted; the same command goes on"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.folder import RunFolder
-from simulation.paper import mix
-from simulation.paper.mix import Told
+from perennial.server.run.folder import RunFolder
+from perennial.simulation.paper import mix
+from perennial.simulation.paper.mix import Told
 from tests.conftest import Simulate
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.config import RunConfig
-from common.errors import InputError
-from simulation.paper import charts, page, tables
-from simulation.paper.__main__ import found_in, main
-from simulation.paper.mix import Told
-from simulation.paper.plan import PARTS
-from simulation.paper.series import Series
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import InputError
+from perennial.simulation.paper import charts, page, tables
+from perennial.simulation.paper.__main__ import found_in, main
+from perennial.simulation.paper.mix import Told
+from perennial.simulation.paper.plan import PARTS
+from perennial.simulation.paper.series import Series
 from tests.simulation.paper.conftest import A_SERIES
 
 

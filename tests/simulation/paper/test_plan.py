@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.errors import InputError
-from simulation.paper import plan
-from simulation.paper.claims import ABLATIONS
-from simulation.paper.plan import PARTS
+from perennial.common.command.errors import InputError
+from perennial.simulation.paper import plan
+from perennial.simulation.paper.claims import ABLATIONS
+from perennial.simulation.paper.plan import PARTS
 
 BY_NAME = {part.name: part for part in PARTS}
 

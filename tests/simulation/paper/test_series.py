@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulation.paper import series
+from perennial.simulation.paper import series
 from tests.simulation.paper.conftest import A_SERIES
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulation.paper import summary
-from simulation.paper.plan import PARTS
-from simulation.paper.summary import Reached
-from simulation.results import Spread
+from perennial.server.report.quantities import Spread
+from perennial.simulation.paper import summary
+from perennial.simulation.paper.plan import PARTS
+from perennial.simulation.paper.summary import Reached
 from tests.simulation.paper.conftest import A_SERIES
 
 

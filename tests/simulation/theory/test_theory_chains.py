@@ -1,16 +1,16 @@
-"""The vectorised chains against ``server.psgd``, one client at a time."""
+"""The vectorised chains against ``perennial.server.psgd``, one client at a time."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from common.schedule import RoundSchedule
-from common.seeding import generator
-from server import psgd
-from simulation.theory.chains import run
-from simulation.theory.problem import Floats, Problem, Regime, draw, gradient, loss
-from simulation.theory.rates import Plan
+from perennial.common.cycle.schedule import RoundSchedule
+from perennial.common.wire.seeding import generator
+from perennial.server import psgd
+from perennial.simulation.theory.chains import run
+from perennial.simulation.theory.problem import Floats, Problem, Regime, draw, gradient, loss
+from perennial.simulation.theory.rates import Plan
 
 REGIME = Regime(
     name="replay", features=3, condition=4.0, convexity=0.05, signal=1.0, block_spread=1.5, client_spread=0.5
@@ -29,7 +29,7 @@ def local(model: psgd.Vector, points: Floats, targets: Floats, draws: Floats, st
 
 
 def replay(problem: Problem, seed: int) -> tuple[psgd.Chains, psgd.Predictors, psgd.Predictors, list[str]]:
-    """MC-PSGD and MM-PSGD of one seed by ``server.psgd`` alone."""
+    """MC-PSGD and MM-PSGD of one seed by ``perennial.server.psgd`` alone."""
     points, targets = (array[seed] for array in problem.shards(PLAN.blocks, PLAN.clients))
     whole, rng = problem.blocks(PLAN.blocks)[seed], generator(seed, "theory-draws")
     zero = np.zeros(9, np.float32)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulation.theory.problem import Problem, Regime, draw, gradient, loss, optimum
-from simulation.theory.study import DIVERSE, FAST, SLOW
+from perennial.simulation.theory.problem import Problem, Regime, draw, gradient, loss, optimum
+from perennial.simulation.theory.study import DIVERSE, FAST, SLOW
 
 SMALL = Regime(name="small", features=3, condition=10.0, convexity=0.1, signal=1.0, block_spread=0.5, client_spread=0.5)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from simulation.theory.rates import mixed_step, most_local_iterations, plan, separate_step
+from perennial.simulation.theory.rates import mixed_step, most_local_iterations, plan, separate_step
 
 
 @pytest.mark.parametrize(

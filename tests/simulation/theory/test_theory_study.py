@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulation.theory import __main__ as command
-from simulation.theory.slopes import Slope, fit, mean_interval
-from simulation.theory.study import DIVERSE, FULL, QUANTITIES, QUICK, SLOW, Study, Sweep, measure_all
+from perennial.simulation.theory import __main__ as command
+from perennial.simulation.theory.slopes import Slope, fit, mean_interval
+from perennial.simulation.theory.study import DIVERSE, FULL, QUANTITIES, QUICK, SLOW, Study, Sweep, measure_all
 
 TINY = Study(
     (SLOW, DIVERSE),
@@ -110,7 +110,7 @@ def test_a_folder_that_takes_no_files_is_one_line_before_anything_is_measured(
     monkeypatch.setattr(command, "measure_all", lambda *_: pytest.fail("measured"))
     assert command.main(["--output", "/proc/xx"]) == 2
     found = capsys.readouterr()
-    assert found.err.startswith("simulation.theory: /proc/xx cannot be written to: ")
+    assert found.err.startswith("theory: /proc/xx cannot be written to: ")
     assert (found.out, found.err.count("\n")) == ("", 1)
 
 
@@ -122,4 +122,4 @@ def test_ctrl_c_is_one_line(
 
     monkeypatch.setattr(command, "measure_all", interrupted)
     assert command.main(["--output", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "\nsimulation.theory: interrupted; the same command begins anew\n"
+    assert capsys.readouterr().err == "\ntheory: interrupted; the same command begins anew\n"

@@ -1,0 +1,110 @@
+"""From a configuration to its data: the shards that clients train on and the test sets that predictors face."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.errors import InputError
+from perennial.common.cycle.clock import ClockSpec, utc_now
+from perennial.common.data import datasets, partition
+from perennial.common.data.datasets import CutDataset, Shard, Shards
+from perennial.common.data.shards import ShardFolder
+from perennial.common.data.timed import TimedFolder
+from perennial.common.task.models import default_for
+
+# What a server without data assumes where it is not told.
+DEFAULT_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class NoData:
+    """A server that holds no data: it knows what the models take, and evaluates nothing."""
+
+    shape: tuple[int, ...]
+    classes: int
+    blocks: int
+    clients: tuple[int, ...] = ()
+
+    def shard(self, client: int, block: int) -> Shard:
+        raise InputError(f"client {client} has no data here")
+
+    def test(self, block: int) -> Shard | None:
+        return None
+
+
+def open_shards(config: RunConfig) -> Shards:
+    """Return the data that ``config`` names: cut from a data set, or a folder of shards."""
+    if config.shape:
+        return NoData(_shape(config.shape), config.classes or DEFAULT_CLASSES, config.blocks)
+    if Path(config.data).is_dir() or ("/" in config.data and not config.data.endswith(".npz")):
+        return open_folder(Path(config.data), config)
+    return _cut(
+        config.data,
+        config.blocks,
+        config.clients,
+        config.labels_per_block,
+        config.block_skew,
+        config.label_shift,
+        config.client_skew,
+        config.shuffled,
+        config.seed,
+    )
+
+
+def open_folder(path: Path, config: RunConfig) -> Shards:
+    """Return a folder of shards; where blocks follow a clock, its clients may hold samples with timestamps."""
+    folder = ShardFolder(path)
+    if not config.clock:
+        return folder
+    spec = ClockSpec.parse(config.clock, config.timezone)
+    return TimedFolder(folder, spec, config.retention_days, None if config.clock_start else utc_now)
+
+
+def resolved(config: RunConfig, shards: Shards) -> RunConfig:
+    """Return ``config`` with what the data decides: blocks, clients and the model."""
+    clients = len(shards.clients) or config.clients
+    model = default_for(shards.shape) if config.model == AUTO else config.model
+    return config.with_data(shards.blocks, clients, model)
+
+
+@lru_cache(maxsize=4)
+def _cut(
+    name: str,
+    blocks: int,
+    clients: int,
+    labels_per_block: int,
+    block_skew: float,
+    label_shift: int,
+    client_skew: float,
+    shuffled: bool,
+    seed: int,
+) -> CutDataset:
+    dataset = _load(name)
+    return CutDataset(
+        dataset,
+        partition.cut(
+            dataset.y_train,
+            classes=dataset.classes,
+            blocks=blocks,
+            clients=clients,
+            labels_per_block=labels_per_block,
+            block_skew=block_skew,
+            client_skew=client_skew,
+            shuffled=shuffled,
+            seed=seed,
+        ),
+        label_shift,
+    )
+
+
+_load = lru_cache(maxsize=2)(datasets.load)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8})*", text):
+        raise InputError(f"shape must be sizes joined by x, as in 3x32x32, got {text!r}")
+    return tuple(int(size) for size in text.split("x"))

@@ -1,0 +1,75 @@
+"""A model on the wire: named .npy arrays, written and read without a copy more than needed."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from io import BytesIO
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from perennial.common.wire.chains import Vector
+from perennial.common.wire.layout import Layout
+from perennial.common.wire.protocol import ProtocolError
+
+
+def encode(vector: Vector, layout: Layout) -> ArrayRecord:
+    """Return a model as the named arrays of its layout."""
+    arrays = layout.unflatten(vector.astype("<f4", copy=False))
+    return ArrayRecord(
+        {
+            name: Array("float32", array.shape, "numpy.ndarray", _npy_header(array.shape) + array.tobytes())
+            for name, array in arrays.items()
+        },
+        keep_input=False,
+    )
+
+
+def size_of(record: ArrayRecord) -> int:
+    """Return the bytes that the model takes on the wire."""
+    return sum(len(array.data) for array in record.values())
+
+
+def decode(record: ArrayRecord, layout: Layout, chain: str) -> Vector:
+    """Return the vector of a model with the names, shapes and dtypes of ``layout`` and finite values."""
+    if set(record) != set(layout.names):
+        odd = sorted(set(record) ^ set(layout.names))[0]
+        raise ProtocolError(
+            f"{chain}: array {odd[:80]!r} is {'missing' if odd in layout.names else 'not of this model'}"
+        )
+    vector = np.empty(layout.size, np.float32)
+    for name, target in layout.unflatten(vector).items():
+        target[...] = _decode_array(record[name], target.shape, f"{chain}: {name}")
+    if not np.isfinite(vector).all():
+        raise ProtocolError(f"{chain}: the model has values that are not finite")
+    return vector
+
+
+def _decode_array(array: Array, shape: tuple[int, ...], where: str) -> NDArray[np.float32]:
+    """Read .npy bytes in place; the size is checked before anything is believed."""
+    if array.stype != "numpy.ndarray" or array.dtype != "float32" or tuple(array.shape) != shape:
+        got = f"{array.stype} {array.dtype} {tuple(array.shape)}"[:120]
+        raise ProtocolError(f"{where} must be numpy float32 {shape}, got {got}")
+    header = _npy_header(shape)
+    if len(array.data) == len(header) + 4 * math.prod(shape) and array.data.startswith(header):
+        return np.frombuffer(array.data, np.dtype("<f4"), offset=len(header)).reshape(shape)
+    try:
+        stream = BytesIO(array.data)
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise ValueError("not .npy version 1.0")
+        written, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        if written != shape or fortran or dtype != np.dtype("<f4"):
+            raise ValueError(f"its data is {dtype} {written}")
+        return np.frombuffer(array.data, np.dtype("<f4"), math.prod(shape), stream.tell()).reshape(shape)
+    except Exception as error:  # the header is a Python literal from outside: its parser has many ways to fail
+        raise ProtocolError(f"{where} cannot be read: {str(error)[:120]}") from error
+
+
+@lru_cache(maxsize=1024)
+def _npy_header(shape: tuple[int, ...]) -> bytes:
+    """Return what NumPy writes before the data of a little-endian float32 array of this shape."""
+    stream = BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return stream.getvalue()

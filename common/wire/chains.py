@@ -1,0 +1,10 @@
+"""The two chains by name, and what a model of a chain is to the maths. NumPy only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIXED, SEPARATE = "mixed", "separate"
+CHAINS = (MIXED, SEPARATE)
+Vector = NDArray[np.float32]

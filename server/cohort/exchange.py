@@ -1,0 +1,108 @@
+"""One exchange with the nodes of a cohort: send orders, and sort the replies into accepted and rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from perennial.common.wire.orders import Order, write_order
+from perennial.common.wire.protocol import ProtocolError
+from perennial.common.wire.updates import Losses
+
+Answer = TypeVar("Answer")
+_SPARE_SECONDS = 30.0
+
+
+def life(timeout: float) -> float:
+    """Return how long an order is valid for which replies are awaited ``timeout`` seconds.
+
+    Longer: the wait begins when the last order of a cohort is sent, and no order should expire before it ends.
+    """
+    return timeout + _SPARE_SECONDS
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A node whose clients count for nothing in this exchange, and why.
+
+    bad: it answered, and wrongly. failed: it, or whoever speaks for it, said that it could not.
+    """
+
+    node: int
+    clients: tuple[int, ...]
+    reason: str
+    bad: bool = False
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Answered(Generic[Answer]):
+    """What an exchange brought. replies: by node, sorted by client, because float sums depend on order."""
+
+    replies: Mapping[int, Answer]
+    rejections: tuple[Rejection, ...]
+
+
+@dataclass
+class Exchange(Generic[Answer]):
+    """Orders under way. ``read`` checks one reply against its order, or raises ProtocolError."""
+
+    orders: Mapping[int, Order]
+    models: Mapping[str, ArrayRecord]
+    read: Callable[[RecordDict, Order], Answer]
+    message_type: str
+    timeout: float
+    messages: list[Message] = field(default_factory=list)
+
+    def send(self) -> list[Message]:
+        """Return the messages, one a node; the models in them are encoded once."""
+        ttl = life(self.timeout)
+        self.messages = [
+            Message(write_order(order, self.models), node, self.message_type, ttl=ttl, group_id=str(order.server_round))
+            for node, order in self.orders.items()
+        ]
+        return self.messages
+
+    def receive(self, replies: Iterable[Message]) -> Answered[Answer]:
+        """Return what the replies say: a node's first answer counts; silence and wrong answers are rejected."""
+        # Error replies of a dead node come from the SuperLink's own id: only the message id tells whose they are.
+        waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
+        accepted: dict[int, Answer] = {}
+        rejected: dict[int, Rejection] = {}
+        for message in replies:
+            node = waiting.get(message.metadata.reply_to_message_id)
+            if node is None or node in accepted or node in rejected:
+                continue
+            if message.has_error():
+                rejected[node] = self._rejection(node, _error_text(message), failed=True)
+                continue
+            try:
+                accepted[node] = self.read(message.content, self.orders[node])
+            except ProtocolError as error:
+                rejected[node] = self._rejection(node, str(error), bad=True)
+        for node in self.orders.keys() - accepted.keys() - rejected.keys():
+            rejected[node] = self._rejection(node, "no reply in time")
+        return Answered(
+            {node: accepted[node] for node in sorted(accepted, key=self._first_client)},
+            tuple(rejected[node] for node in sorted(rejected, key=self._first_client)),
+        )
+
+    def _first_client(self, node: int) -> int:
+        return self.orders[node].clients[0]
+
+    def _rejection(self, node: int, reason: str, *, bad: bool = False, failed: bool = False) -> Rejection:
+        return Rejection(node, self.orders[node].clients, reason, bad, failed)
+
+
+def _error_text(message: Message) -> str:
+    reason = (message.error.reason or "").strip().splitlines()
+    said = "".join(char if char.isprintable() else "?" for char in reason[-1][:200]) if reason else "no reason given"
+    return f"node error {message.error.code}: {said}"
+
+
+def weights_of(counts: Iterable[Losses], weighting: str) -> list[float]:
+    """Return what each reply counts: its clients (every client 1/N), or its examples."""
+    return [float(c.num_clients if weighting == "clients" else c.num_examples) for c in counts]

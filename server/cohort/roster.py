@@ -1,0 +1,206 @@
+"""Who is there: the online nodes, the clients they host, and which of them sit out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import RunError, shown
+from perennial.common.wire import protocol
+from perennial.common.wire.protocol import Identity, ProtocolError
+from perennial.common.wire.seeding import generator
+from perennial.server.cohort.exchange import life
+
+LOG = logging.getLogger("perennial")
+_QUERY_TIMEOUT = 30.0
+_POLL = 0.05
+# A node that was not taken is asked again after at least so many seconds, then twice as long, at most so often.
+_REST, _DOUBLINGS = 1.0, 6
+
+
+@dataclass
+class Quarantine:
+    """Nodes that were rejected too often in a row, known by their lowest client: node ids change with every restart."""
+
+    after: int
+    rounds: int
+    strikes: dict[int, int] = field(default_factory=dict)
+    until: dict[int, int] = field(default_factory=dict)
+
+    def reject(self, host: int, server_round: int) -> None:
+        self.strikes[host] = self.strikes.get(host, 0) + 1
+        if self.after and self.strikes[host] >= self.after:
+            self.until[host] = server_round + self.rounds
+            self.strikes[host] = 0
+            LOG.warning("the node of client %d sits out until round %d: %d rejected updates in a row",
+                        host, self.until[host], self.after)  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what a checkpoint kept; JSON has made the clients' numbers text."""
+        self.strikes = {int(host): int(count) for host, count in saved["strikes"].items()}
+        self.until = {int(host): int(last) for host, last in saved["until"].items()}
+
+    def accept(self, host: int) -> None:
+        self.strikes.pop(host, None)
+
+    def holds(self, host: int, server_round: int) -> bool:
+        return self.until.get(host, 0) >= server_round
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """Why a node was not taken the last time ('': it was silent), how often, and until when it is left alone."""
+
+    problem: str
+    times: int
+    until: float
+
+
+class Roster:
+    """Asks every node that appears for its identity, and samples cohorts of clients.
+
+    A node that is refused, or says nothing sensible, is asked again after a rest: somebody may have mended it.
+    """
+
+    def __init__(self, config: RunConfig, blocks: int) -> None:
+        self._config, self._blocks = config, blocks
+        self._nodes: dict[int, Identity] = {}
+        self._resting: dict[int, _Rest] = {}
+        self._doubted: set[int] = set()
+        self._hosts: dict[int, int] = {}
+        # The sorted clients that may be drawn, kept until nodes come, go or sit out: a round must not cost by the
+        # clients that exist.
+        self._clients: list[int] = []
+        self._held: frozenset[int] | None = None
+        self.quarantine = Quarantine(config.quarantine_after, config.quarantine_rounds)
+
+    def gather(self, grid: Grid, nodes: int) -> None:
+        """Wait until ``nodes`` nodes with clients are there, or raise after node-timeout."""
+        timeout = self._config.node_timeout
+        deadline = time.monotonic() + timeout if timeout else float("inf")
+        there = -1
+        while True:
+            self.refresh(grid)
+            if len(self._nodes) >= nodes:
+                return
+            if len(self._nodes) != there:
+                there = len(self._nodes)
+                LOG.info("waiting for nodes: %d of %d are here", there, nodes)
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{len(self._nodes)} of {nodes} nodes appeared within {timeout:g} s; "
+                    "start more clients, lower nodes, or raise node-timeout"
+                )
+            time.sleep(_POLL)
+
+    def refresh(self, grid: Grid) -> None:
+        """Forget nodes that left, and ask those that came; a client belongs to the node that claimed it first."""
+        online, now = set(grid.get_node_ids()), time.monotonic()
+        left = self._nodes.keys() - online
+        # A client's node that left may be back under another id, refused until now because of its old one.
+        resting = {node for node, rest in self._resting.items() if now < rest.until and not (left and rest.problem)}
+        asked = sorted((online - self._nodes.keys() | self._doubted & online) - resting)
+        self._doubted.clear()
+        if not left and not asked:
+            return
+        self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
+        self._resting = {node: rest for node, rest in self._resting.items() if node in online}
+        for node, identity in sorted(self._ask(grid, asked), key=_by_client):
+            if problem := self._problem(node, identity):
+                self._refuse(node, problem)
+            else:
+                self._nodes[node] = identity
+                self._resting.pop(node, None)
+        self._hosts = {client: node for node, identity in self._nodes.items() for client in identity.clients}
+        self._held = None
+
+    def doubt(self, node: int) -> None:
+        """Ask a node again who it is, before the next round: it may be back with other shards under its old id."""
+        self._doubted.add(node)
+
+    def cohort(self, server_round: int, attempt: int) -> dict[int, tuple[int, ...]]:
+        """Return the clients of a round by node, drawn from the seed and the round; sorted, so reruns agree."""
+        held = frozenset(self.held(server_round))
+        if held != self._held:
+            self._held, self._clients = held, sorted(c for c, node in self._hosts.items() if node not in held)
+        clients = self._clients
+        if self._config.participation < 1.0 and clients:
+            count = max(1, round(self._config.participation * len(clients)))
+            rng = generator(self._config.seed, "cohort", server_round, attempt)
+            picks = rng.choice(len(clients), count, replace=False, shuffle=False)
+            clients = sorted(clients[pick] for pick in picks.tolist())
+        by_node: dict[int, list[int]] = {}
+        for client in clients:
+            by_node.setdefault(self._hosts[client], []).append(client)
+        return {node: tuple(hosted) for node, hosted in by_node.items()}
+
+    def held(self, server_round: int) -> tuple[int, ...]:
+        """Return the nodes that sit out; none where nobody would be left, since the round would then never end."""
+        held = tuple(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
+        return held if len(held) < len(self._nodes) else ()
+
+    def largest(self) -> int:
+        """Return the most clients that a node hosts."""
+        return max((len(identity.clients) for identity in self._nodes.values()), default=0)
+
+    def host(self, node: int) -> int:
+        """Return the name that a node keeps over restarts: its lowest client."""
+        return self._nodes[node].clients[0]
+
+    def _problem(self, node: int, identity: Identity) -> str:
+        claimed = {client for other, known in self._nodes.items() if other != node for client in known.clients}
+        if twice := sorted(claimed & set(identity.clients)):
+            return f"client {twice[0]} is hosted by another node that is online"
+        if identity.blocks < self._blocks:
+            return f"its shards cover {identity.blocks} blocks, the run has {self._blocks}"
+        return ""
+
+    def _refuse(self, node: int, problem: str, took: float = 0.0) -> None:
+        """Let a node rest, the longer the more time it costs; say why, unless that was said the last time.
+
+        One that was here stays only where it is silent: it may be busy.
+        """
+        if problem:
+            self._nodes.pop(node, None)
+        last = self._resting.get(node)
+        times = last.times if last else 0
+        if problem and (last is None or last.problem != problem):
+            LOG.warning("node %d is refused: %s", node, problem)
+        rest = max(_REST, took) * 2 ** min(times, _DOUBLINGS)
+        self._resting[node] = _Rest(problem, times + 1, time.monotonic() + rest)
+
+    def _ask(self, grid: Grid, nodes: Sequence[int]) -> Iterable[tuple[int, Identity]]:
+        ttl = life(_QUERY_TIMEOUT)
+        asked = [Message(protocol.write_query(), node, MessageType.QUERY, ttl=ttl) for node in nodes]
+        start = time.monotonic()
+        replies = grid.send_and_receive(asked, timeout=_QUERY_TIMEOUT) if asked else ()
+        took = time.monotonic() - start
+        node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
+        for reply in replies:
+            # A node's first answer counts; what answers to no question of these is late.
+            node = node_of.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            if reply.has_error():
+                self._refuse(node, f"it did not say who it is: {shown((reply.error.reason or '')[-120:])}", took)
+                continue
+            try:
+                identity = protocol.read_identity(reply.content)
+            except ProtocolError as error:
+                self._refuse(node, str(error))
+            else:
+                yield node, Identity(tuple(sorted(identity.clients)), identity.blocks)
+        for node in node_of.values():
+            # A node that never answers would cost every round the whole timeout.
+            self._refuse(node, "", took)
+
+
+def _by_client(pair: tuple[int, Identity]) -> tuple[int, int]:
+    return pair[1].clients[0], pair[0]

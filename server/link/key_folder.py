@@ -1,0 +1,112 @@
+"""The folder of node keys: a public key in it may connect, and is refused once its file is gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from perennial.common.command.errors import InputError
+
+LOG = logging.getLogger("perennial")
+_SECONDS_BETWEEN_LOOKS = 2.0
+
+
+class Registry(Protocol):
+    """What admits nodes; ``perennial.server.link.link.Link`` fills it."""
+
+    def register(self, key: EllipticCurvePublicKey) -> int: ...
+    def revoke(self, node_id: int) -> None: ...
+
+
+class KeyFolder:
+    """Keeps ``registry`` in step with the ``*.pub`` files of a folder (OpenSSH format, NIST curves)."""
+
+    def __init__(self, folder: Path, registry: Registry) -> None:
+        self._folder, self._registry = folder, registry
+        # By content, not by name: a file that is renamed is still the same device.
+        self._nodes: dict[str, int] = {}
+        self._bad: set[str] = set()
+        self._read: dict[str, str] = {}
+        # What this look and the one before found wrong: a problem is said once, not with every look.
+        self._problems: set[str] = set()
+        self._known_problems: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="node-keys", daemon=True)
+
+    def start(self) -> None:
+        """Admit what is there now, and keep watching."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def look(self) -> None:
+        """Admit new keys and revoke missing ones; a file that is no key is named once and otherwise ignored.
+
+        OSError: the folder cannot be listed, and nothing was changed. A file that cannot be read keeps its key.
+        """
+        self._known_problems, self._problems = self._problems, set()
+        # Not Path.glob, to which a folder that is gone is an empty one.
+        paths = [self._folder / name for name in sorted(os.listdir(self._folder)) if name.endswith(".pub")]
+        self._read = {path.name: self._key_in(path) for path in paths}
+        found = {key: path for path in paths if (key := self._read[path.name])}
+        for text, path in found.items():
+            if text not in self._nodes and text not in self._bad:
+                self._admit(text, path)
+        for text in self._nodes.keys() - found.keys():
+            node = self._nodes.pop(text)
+            self._registry.revoke(node)
+            LOG.warning("node %d is revoked: its key is no longer in %s", node, self._folder)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def _admit(self, text: str, path: Path) -> None:
+        try:
+            self._nodes[text] = self._registry.register(read_public_key(text, path))
+        except ValueError as error:
+            self._bad.add(text)
+            LOG.warning("%s admits nobody: %s", path.name, error)
+        else:
+            LOG.info("%s may connect as node %d", path.name, self._nodes[text])
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
+            try:
+                self.look()
+            except Exception as error:  # a disk that fails for a moment must revoke nobody, nor end the watch
+                self._warn(f"{self._folder} cannot be looked through, all stays as it is: {error}")
+
+    def _key_in(self, path: Path) -> str:
+        """Return type and key, without the comment; empty where the file went away meanwhile or is no text."""
+        try:
+            return " ".join(path.read_text().split()[:2])
+        except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
+            return ""
+        except OSError as error:
+            self._warn(f"{path} cannot be read, and what it admitted stays admitted: {error.strerror}")
+            return self._read.get(path.name, "")
+
+    def _warn(self, problem: str) -> None:
+        if problem not in self._known_problems:
+            LOG.warning("%s", problem)
+        self._problems.add(problem)
+
+
+def read_public_key(text: str, path: Path) -> EllipticCurvePublicKey:
+    try:
+        key = load_ssh_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InputError(f"{path} is not an OpenSSH public key; `ssh-keygen -t ecdsa -b 384` makes one") from error
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise InputError(f"{path} must be an ECDSA key; `ssh-keygen -t ecdsa -b 384` makes one")
+    return key

@@ -1,0 +1,125 @@
+"""A run's folder, read back into columns."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from perennial.common.command.errors import InputError
+from perennial.server.report.quantities import MIXED, NONE, SEPARATE, RejectionRow, Rounds, RunResult
+
+_CODES = {None: NONE, "mixed": MIXED, "separate": SEPARATE}
+_REQUIRED = ("server_round", "cycle", "block", "round_in_block")
+_FLOATS = ("train_loss_mixed", "train_loss_separate", "loss_mixed", "loss_separate", "mean_accuracy")
+_DEFAULTS = {"attempts": 1, "chosen": None}
+
+
+def read(folder: Path, name: str | None = None) -> RunResult:
+    """Read a run's folder; it is named as the folder is unless `name` is given.
+
+    A last line of metrics.jsonl that was cut off is left out; anything else unreadable is an InputError.
+    """
+    config = _mapping(folder / "config.yaml", yaml.safe_load)
+    manifest = folder / "predictors" / "manifest.json"
+    records = _records(folder / "metrics.jsonl")
+    try:
+        return from_records(
+            name or folder.resolve().name, config, records, _mapping(manifest, json.loads) if manifest.exists() else {}
+        )
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{folder / 'metrics.jsonl'}: not the metrics of a run: {error}") from error
+
+
+def read_all(output: Path) -> list[RunResult]:
+    """Read `output` if it is a run's folder itself, else every run's folder directly in it, sorted by name."""
+    if (output / "metrics.jsonl").is_file():
+        return [read(output)]
+    folders = sorted(path.parent for path in output.glob("*/metrics.jsonl"))
+    if not folders:
+        raise InputError(f"{output}: no run here: neither it nor a folder in it has a metrics.jsonl")
+    return [read(folder) for folder in folders]
+
+
+def from_records(
+    name: str,
+    config: Mapping[str, object],
+    records: Sequence[Mapping[str, Any]],
+    manifest: Mapping[str, object] | None = None,
+) -> RunResult:
+    """Build a run from the objects of its metrics.jsonl. A mean accuracy that is not recorded is computed."""
+    for key in (column.replace("_", "-") for column in _REQUIRED):
+        if any(key not in record for record in records):
+            raise ValueError(f"a round has no {key}")
+    known = config.get("blocks")
+    blocks = max(
+        [known if isinstance(known, int) else 1]
+        + [max(int(record["block"]) + 1, len(record.get("accuracy") or ())) for record in records]
+    )
+    columns = {item.name: _column(item.name, records) for item in fields(Rounds) if item.name != "accuracy"}
+    accuracy = np.full((len(records), blocks), np.nan)
+    for index, record in enumerate(records):
+        measured = record.get("accuracy") or ()
+        accuracy[index, : len(measured)] = np.array(measured, dtype=np.float64)
+        if measured and np.isnan(columns["mean_accuracy"][index]) and not np.isnan(accuracy[index]).all():
+            columns["mean_accuracy"][index] = np.nanmean(accuracy[index])
+    if np.any(np.diff(columns["server_round"]) <= 0):
+        raise ValueError("server-round must ascend; a round is there twice")
+    rejections = tuple(_rejections(records))
+    quarantined = Counter(str(node) for record in records for node in record.get("quarantined") or ())
+    return RunResult(name, config, Rounds(accuracy=accuracy, **columns), manifest or {}, rejections, quarantined)
+
+
+def _column(name: str, records: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
+    key = name.replace("_", "-")
+    if name in _FLOATS:
+        return np.array([record.get(key) for record in records], dtype=np.float64)
+    values = [record.get(key, _DEFAULTS.get(name, 0)) for record in records]
+    if name == "chosen":
+        return np.array([_CODES[value] for value in values], dtype=np.int64)
+    return np.array(values, dtype=np.float64 if name == "seconds" else np.int64)
+
+
+def _rejections(records: Iterable[Mapping[str, Any]]) -> Iterable[RejectionRow]:
+    for record in records:
+        for entry in record.get("rejections") or ():
+            clients = tuple(int(client) for client in entry.get("clients") or ())
+            node, reason = str(entry.get("node", "")), str(entry.get("reason", ""))
+            yield RejectionRow(int(record["server-round"]), node, clients, reason)
+
+
+def _mapping(path: Path, parse: Any) -> Mapping[str, object]:
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: must be a mapping, got {type(value).__name__}")
+    return value
+
+
+def _records(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    records: list[Mapping[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            # A run that was killed, or is still going, may have half a line at the end.
+            if number == len(lines):
+                break
+            raise InputError(f"{path}, line {number}: not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise InputError(f"{path}, line {number}: must be an object, got {type(record).__name__}")
+        records.append(record)
+    return records

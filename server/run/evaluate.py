@@ -1,0 +1,100 @@
+"""Centralised evaluation: every predictor on its own block's test set."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from perennial.common.data.datasets import Shard, Shards, as_float
+from perennial.common.data.partition import Rows
+from perennial.common.wire.chains import Vector
+from perennial.common.wire.layout import Layout
+from perennial.server.psgd import Predictors
+
+_BATCH = 250
+
+
+LOG = logging.getLogger("perennial")
+# Tells for each of ``rows`` of x and y whether the model's best guess is its label; called from several threads.
+Right = Callable[[Vector, NDArray[Any], NDArray[np.int64], Rows], NDArray[np.bool_]]
+
+
+class TorchRight:
+    """``Right`` by torch, for any module."""
+
+    def __init__(self, network: nn.Module, layout: Layout) -> None:
+        self._network, self._layout = network, layout
+        # A copy for each thread: for the time of a call, functional_call puts the model's weights into the module.
+        self._copies = threading.local()
+        # Evaluators bring threads of their own: torch's wait by spinning, which on a busy machine takes ages.
+        torch.set_num_threads(1)
+
+    def __call__(self, model: Vector, x: NDArray[Any], y: NDArray[np.int64], rows: Rows) -> NDArray[np.bool_]:
+        state = {name: torch.from_numpy(array.copy()) for name, array in self._layout.unflatten(model).items()}
+        with torch.inference_mode():
+            guesses = torch.func.functional_call(self._own(), state, torch.from_numpy(as_float(x[rows])))
+        return np.asarray(guesses.argmax(1).numpy() == y[rows])
+
+    def _own(self) -> nn.Module:
+        """Return this thread's copy."""
+        if not hasattr(self._copies, "network"):
+            self._copies.network = copy.deepcopy(self._network).eval()
+        network: nn.Module = self._copies.network
+        return network
+
+
+class Evaluator:
+    """Keeps what it found of each model: readers share models, and most predictors change seldom."""
+
+    def __init__(self, right: Right, shards: Shards) -> None:
+        self._right = right
+        self._tests = [shards.test(block) for block in range(shards.blocks)]
+        missing = [str(block) for block, test in enumerate(self._tests) if test is None]
+        if missing and len(missing) < shards.blocks:
+            LOG.warning("nothing is evaluated: block %s has no test set, others have one", ", ".join(missing))
+        self._known: dict[int, tuple[Vector, dict[int, float]]] = {}
+        self._threads = ThreadPoolExecutor(os.cpu_count())
+
+    def accuracies(self, readers: Sequence[Predictors]) -> list[list[float]] | None:
+        """Return, for each reader, the accuracy of every block's predictor; None where a block has no test set."""
+        if any(test is None for test in self._tests):
+            return None
+        wanted: dict[int, tuple[Vector, set[int]]] = {}
+        for predictors in readers:
+            for block, model in enumerate(predictors.models):
+                wanted.setdefault(id(model), (model, set()))[1].add(block)
+        # The vector is kept with what is known of it, so that its id stays its own.
+        known = {key: self._known.get(key, (model, {})) for key, (model, _) in wanted.items()}
+        for key, (model, blocks) in wanted.items():
+            if missing := sorted(blocks - known[key][1].keys()):
+                known[key][1].update(self._judge(model, missing))
+        self._known = known
+        return [[known[id(model)][1][block] for block, model in enumerate(one.models)] for one in readers]
+
+    def _judge(self, model: Vector, blocks: Sequence[int]) -> dict[int, float]:
+        """Return the model's accuracy on several blocks; test sets cut from one array are gone through once."""
+        tests = {block: test for block in blocks if (test := self._tests[block]) is not None}
+        by_source: dict[tuple[int, int], list[int]] = {}
+        for block, test in tests.items():
+            by_source.setdefault((id(test.x), id(test.y)), []).append(block)
+        found: dict[int, float] = {}
+        for members in by_source.values():
+            rows = np.unique(np.concatenate([tests[block].rows for block in members]))
+            right = self._all(model, tests[members[0]], rows)
+            for block in members:
+                found[block] = float(right[np.searchsorted(rows, tests[block].rows)].mean())
+        return found
+
+    def _all(self, model: Vector, test: Shard, rows: Rows) -> NDArray[np.bool_]:
+        batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+        return np.concatenate(list(self._threads.map(lambda batch: self._right(model, test.x, test.y, batch), batches)))

@@ -1,0 +1,175 @@
+"""The report is one file that loads nothing and believes nobody's names."""
+
+from __future__ import annotations
+
+import base64
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perennial.server.report import html, quantities, reading
+
+EVIL = '<script src="https://evil.example/x.js"></script>&"\''
+VOID = {"meta", "link", "img"}
+
+
+def a_run(name: str, finals: list[float], config: dict[str, object] | None = None, **last: Any) -> quantities.RunResult:
+    """One block, one round a cycle; `last` are keys of the last round."""
+    records: list[dict[str, Any]] = [
+        {
+            "server-round": i + 1,
+            "cycle": i,
+            "block": 0,
+            "round-in-block": 0,
+            "train-loss-mixed": 1.0 / (i + 1),
+            "bytes-up": 1_000_000,
+            "bytes-down": 1_000_000,
+            "seconds": 1.0,
+            "accuracy": [accuracy],
+        }
+        for i, accuracy in enumerate(finals)
+    ]
+    records[-1] |= {key.replace("_", "-"): value for key, value in last.items()}
+    return reading.from_records(name, {"strategy": name, "blocks": 1, "seed": 0} | (config or {}), records)
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and keeps tags with their attributes, the text of cells and headings."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and data.strip():
+            self.texts.setdefault(self.open[-1], []).append(data)
+
+
+def written(tmp_path: Path, *runs: quantities.RunResult, title: str = "A title") -> Page:
+    return Page(html.write(tmp_path, runs, title).read_text(encoding="utf-8"))
+
+
+TWO = (a_run("fedavg", [0.2, 0.42, 0.31]), a_run("mm-psgd", [0.2, 0.5, 0.6234]))
+
+
+def test_nothing_is_loaded_from_elsewhere_and_nothing_runs(tmp_path: Path) -> None:
+    page = written(tmp_path, *TWO)
+    loaded = [value or "" for _, attrs in page.tags for key, value in attrs.items() if key in ("src", "href", "srcset")]
+    assert len(loaded) == 5
+    assert all(value.startswith("data:") for value in loaded)
+    assert not {"script", "iframe", "object", "embed", "form"} & {tag for tag, _ in page.tags}
+    assert not any(key.startswith("on") for _, attrs in page.tags for key in attrs)
+    assert not any("url(" in text or "@import" in text for text in page.texts["style"])
+
+
+def test_the_figures_in_the_report_are_the_files_beside_it(tmp_path: Path) -> None:
+    page = written(tmp_path, *TWO)
+    inside = [str(attrs["src"]).removeprefix("data:image/png;base64,") for tag, attrs in page.tags if tag == "img"]
+    names = ["accuracy", "accuracy-per-block", "bytes", "train-loss"]
+    assert [attrs["id"] for tag, attrs in page.tags if tag == "figure"] == names
+    assert [base64.b64decode(text) for text in inside] == [
+        (tmp_path / "figures" / f"{name}.png").read_bytes() for name in names
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "figures"}
+
+
+def test_the_summary_and_the_costs_are_exact(tmp_path: Path) -> None:
+    page = written(tmp_path, *TWO)
+    cells = page.texts["td"]
+    # The best accuracies are emphasised, so they are not plain cells.
+    assert cells[:10] == ["31.0", "42.0", "2", "31.0", "31.0–31.0", "31.0", "3", "3.0", "3.0", "3.0"]
+    assert page.texts["strong"] == ["62.3", "62.3", "62.3", "62.3"]
+    assert cells[10:16] == ["3", "62.3–62.3", "3", "3.0", "3.0", "3.0"]
+    assert cells[16:28] == ["2", "4.0", "2.0", "-", "-", "-", "2", "4.0", "2.0", "3", "6.0", "3.0"]
+    assert page.texts["h2"] == ["Summary", "Cost of an accuracy", "What differs", "What is shared"]
+
+
+def test_settings_are_sorted_into_differing_and_shared(tmp_path: Path) -> None:
+    page = written(tmp_path, *TWO)
+    assert page.texts["td"][-2:] == ["fedavg", "mm-psgd"]
+    assert page.texts["dt"] == ["blocks", "seed"]
+    assert page.texts["dd"] == ["1", "0"]
+    assert "2 runs, differing in strategy." in page.texts["p"]
+
+
+def test_one_run_has_nothing_that_differs(tmp_path: Path) -> None:
+    page = written(tmp_path, a_run("fedavg", [0.5], {"shuffled": True}))
+    assert page.texts["h2"] == ["Summary", "Cost of an accuracy", "Configuration"]
+    assert page.texts["dd"] == ["fedavg", "1", "0", "true"]
+
+
+def test_every_text_is_escaped(tmp_path: Path) -> None:
+    entry = {"node": EVIL, "clients": [1], "reason": EVIL}
+    config: dict[str, object] = {EVIL: EVIL}
+    bad = a_run(EVIL, [0.5], config, rejections=[entry], clients_rejected=1, quarantined=[EVIL])
+    named = reading.from_records(EVIL + "2", bad.config, [], {"blocks": [EVIL]})
+    for runs in ((bad,), (bad, named), (bad, TWO[0])):
+        page = written(tmp_path, *runs, title=EVIL)
+        assert "script" not in {tag for tag, _ in page.tags}
+        assert page.texts["h1"] == page.texts["title"] == [EVIL]
+        assert EVIL in page.texts["th"]
+        assert all("evil" not in str(value) for _, attrs in page.tags for value in attrs.values())
+
+
+def test_a_clean_run_has_no_section_on_rejections(tmp_path: Path) -> None:
+    assert not any("quarantine" in text or "Rejected" in text for text in written(tmp_path, *TWO).texts["h2"])
+
+
+def test_rejections_are_gathered_by_run_node_and_reason(tmp_path: Path) -> None:
+    entries = [{"node": "9", "clients": [4, 2], "reason": "NaN"}, {"node": "8", "clients": [1], "reason": "shape"}]
+    page = written(
+        tmp_path,
+        a_run("fedavg", [0.5], rejections=[*entries, entries[0]], clients_rejected=5, quarantined=["9"]),
+    )
+    assert page.texts["h2"][2:4] == ["Rejected updates", "In quarantine"]
+    cells = page.texts["td"]
+    assert cells[cells.index("9") :] == ["9", "2, 4", "2", "1", "NaN", "8", "1", "1", "1", "shape", "9", "1"]
+    assert "Clients whose work was not taken, counted once an attempt: fedavg: 5 clients." in page.texts["p"]
+
+
+def test_a_flood_of_rejections_does_not_flood_the_report(tmp_path: Path) -> None:
+    entries = [{"node": str(i), "clients": list(range(50)), "reason": "x" * 10_000} for i in range(100)]
+    page = written(tmp_path, a_run("fedavg", [0.5], rejections=entries))
+    assert page.texts["td"].count("x" * html.LONGEST_REASON) == html.MOST_REJECTIONS
+    assert "And 60 rarer ones, all in metrics.jsonl." in page.texts["p"]
+    assert "0, 1, 2, 3, 4, 5, 6, 7 and 42 more" in page.texts["td"]
+
+
+def test_a_run_without_a_round_has_a_report_that_says_so(tmp_path: Path) -> None:
+    page = written(tmp_path, reading.from_records("new", {"seed": 1}, []))
+    assert "No round has been evaluated yet." in page.texts["p"]
+    assert list((tmp_path / "figures").iterdir()) == []
+
+
+def test_a_second_report_leaves_no_figure_of_the_first_and_repeats(tmp_path: Path) -> None:
+    first = html.write(tmp_path, TWO, "t").read_bytes()
+    html.write(tmp_path, [reading.from_records("new", {}, [])], "t")
+    assert list((tmp_path / "figures").iterdir()) == []
+    assert html.write(tmp_path, TWO, "t").read_bytes() == first
+
+
+def test_a_report_of_no_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        html.write(tmp_path, [], "t")
+
+
+@pytest.mark.parametrize(
+    ("bests", "expected"), [([0.6], [0.6]), ([0.42, 0.6234, 0.5], [0.4, 0.6]), ([0.61, 0.63], [0.6]), ([0.03], [])]
+)
+def test_targets_are_multiples_of_five_percent_that_some_run_reached(bests: list[float], expected: list[float]) -> None:
+    assert html.targets([a_run(str(best), [best]) for best in bests]) == expected

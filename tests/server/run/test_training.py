@@ -1,0 +1,186 @@
+"""One pass of training: what it leaves, and how it goes on after an interruption at any instant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from perennial.client.app import app
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import InputError, RunError
+from perennial.server.run.folder import RunFolder
+from perennial.server.run.training import Run, prepare, train
+from tests.conftest import make_data, read_metrics, read_predictors, write_folder
+from tests.server.conftest import FakeGrid
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+
+class Interrupted(Exception):
+    """Stands for whatever may end a process."""
+
+
+class RealNodes(FakeGrid):
+    """Two nodes that run the real ClientApp in this process. before: called before each answer, may raise."""
+
+    run_config: dict[str, Any]
+    before: Callable[[Message], None]
+
+    def _answer(self, message: Message) -> Any:
+        self.before(message)
+        node = message.metadata.dst_node_id
+        context = Context(1, node, {"partition-id": node, "num-partitions": 2}, RecordDict(), self.run_config)
+        return app(message, context).content
+
+
+def real_nodes(run: Run, before: Callable[[Message], None] = lambda message: None) -> RealNodes:
+    grid = RealNodes({0: (), 1: ()})
+    grid.run_config, grid.before = run.config.to_mapping(), before
+    return grid
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Run]:
+    folder = write_folder(tmp_path / "data", make_data(2, 4))
+
+    def made(name: str, **keys: Any) -> Run:
+        plain = {"model": "linear", "engine": "loop", "cycles": 2, "rounds_per_block": 2, "lr_mixed": 0.3}
+        config = RunConfig(data=str(folder), participation=0.75, **{**plain, **keys})
+        return prepare(Run(config, RunFolder(tmp_path / name)))
+
+    return made
+
+
+def same_results(one: Path, other: Path) -> bool:
+    models = [read_predictors(run) for run in (one, other)]
+    return read_metrics(one) == read_metrics(other) and all(
+        (a[name] == b[name]).all() for a, b in zip(*models, strict=True) for name in a
+    )
+
+
+@pytest.mark.parametrize("strategy", ["mm-psgd", "mc-psgd"])
+def test_a_run_that_is_interrupted_at_any_message_resumes_to_the_same_end(
+    make_run: Callable[..., Run], strategy: str
+) -> None:
+    whole = make_run("whole", strategy=strategy)
+    count = [0]
+
+    def counting(message: Message) -> None:
+        count[0] += 1
+
+    train([whole], real_nodes(whole, counting), nodes=2)
+    for fatal in range(3, count[0] + 1, 3):
+        run = make_run(f"cut-{fatal}", strategy=strategy)
+        seen = [0]
+
+        def failing(message: Message, seen: list[int] = seen, fatal: int = fatal) -> None:
+            seen[0] += 1
+            if seen[0] == fatal:
+                raise Interrupted
+
+        with pytest.raises(Interrupted):
+            train([run], real_nodes(run, failing), nodes=2, eager=False)
+        assert not run.folder.is_complete()
+        train([run], real_nodes(run), nodes=2, resume=True, eager=False)
+        assert same_results(run.folder.path, whole.folder.path)
+
+
+def test_an_interruption_after_a_row_was_written_does_not_write_it_twice(make_run: Callable[..., Run]) -> None:
+    """The round is in the metrics, but not yet in the state that the next one starts from."""
+
+    class Stop:
+        def round_done(self, record: Any, accuracies: Any, schedule: Any) -> None:
+            if record.slot.server_round == 5:
+                raise Interrupted
+
+    whole, run = make_run("whole"), make_run("cut")
+    train([whole], real_nodes(whole), nodes=2)
+    with pytest.raises(Interrupted):
+        train([run], real_nodes(run), nodes=2, progress=Stop())
+    train([run], real_nodes(run), nodes=2, resume=True)
+    assert same_results(run.folder.path, whole.folder.path)
+
+
+def test_several_runs_of_one_pass_resume_together(make_run: Callable[..., Run]) -> None:
+    def runs(place: str) -> list[Run]:
+        return [make_run(f"{place}/{name}", strategy=name) for name in ("mc-psgd", "mm-psgd", "fedavg")]
+
+    whole, cut = runs("whole"), runs("cut")
+    train(whole, real_nodes(whole[0]), nodes=2)
+    seen = [0]
+
+    def failing(message: Message) -> None:
+        seen[0] += 1
+        if seen[0] == 12:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(cut, real_nodes(cut[0], failing), nodes=2)
+    train(cut, real_nodes(cut[0]), nodes=2, resume=True)
+    assert all(same_results(a.folder.path, b.folder.path) for a, b in zip(cut, whole, strict=True))
+
+
+def test_resume_without_any_checkpoint_begins_at_the_beginning(make_run: Callable[..., Run]) -> None:
+    whole, fresh = make_run("whole"), make_run("fresh")
+    train([whole], real_nodes(whole), nodes=2)
+    train([fresh], real_nodes(fresh), nodes=2, resume=True)
+    assert same_results(fresh.folder.path, whole.folder.path)
+
+
+def test_resume_refuses_another_configuration_and_damaged_checkpoints(make_run: Callable[..., Run]) -> None:
+    run = make_run("run")
+    train([run], real_nodes(run), nodes=2)
+    other = make_run("run", seed=5)
+    with pytest.raises(InputError, match="--resume: the checkpoint has seed = 0, this run 5"):
+        train([other], real_nodes(other), nodes=2, resume=True)
+    for path in run.folder.checkpoints.glob("*.json"):
+        path.write_text("{}")
+    with pytest.raises(RunError, match=r"no checkpoint in .* is whole; run again without --resume"):
+        train([run], real_nodes(run), nodes=2, resume=True)
+
+
+def test_resume_of_a_run_that_is_done_waits_for_nobody(make_run: Callable[..., Run]) -> None:
+    run = make_run("run")
+    train([run], real_nodes(run), nodes=2)
+    before = run.folder.manifest.read_bytes()
+
+    def unexpected(message: Message) -> None:
+        raise AssertionError("a run that is done asks nobody")
+
+    train([run], real_nodes(run, unexpected), nodes=2, resume=True)
+    assert run.folder.manifest.read_bytes() == before
+
+
+def test_resume_refuses_a_model_of_another_size(make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run("run")
+    train([run], real_nodes(run), nodes=2)
+    monkeypatch.setattr("perennial.server.run.training.models.initial", lambda *_: np.zeros(3, np.float32))
+    with pytest.raises(InputError, match=r"--resume: the checkpoint's model has \d+ parameters, linear has 3 now"):
+        train([run], real_nodes(run), nodes=2, resume=True)
+
+
+def test_a_finished_run_has_everything_the_design_names(make_run: Callable[..., Run]) -> None:
+    run = make_run("run", eval_every=2)
+    train([run], real_nodes(run), nodes=2)
+    path = run.folder.path
+    assert {entry.name for entry in path.iterdir()} == {
+        "config.yaml", "initial.safetensors", "metrics.jsonl", "checkpoint", "predictors",
+    }  # fmt: skip
+    rows = read_metrics(path, times=True)
+    assert [row["server-round"] for row in rows] == list(range(1, 9))
+    assert [("accuracy" in row) for row in rows] == [False, True] * 4
+    assert all(row["seconds"] > 0 for row in rows)
+    assert rows[-1]["mean-accuracy"] == pytest.approx(np.mean(rows[-1]["accuracy"]))
+    assert json.loads(run.folder.manifest.read_text())["accuracy"] == rows[-1]["accuracy"]
+
+
+def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run: Callable[..., Run]) -> None:
+    with pytest.raises(InputError, match=r"2 blocks, the clock has 3 \(a, b, c\)"):
+        make_run("run", clock="a: 00:00-08:00, b: 08:00-16:00, c: 16:00-00:00")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,162 @@
+"""The Ray grid: messages in, replies out, whatever happens to a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import RunError
+from perennial.common.task import models
+from perennial.common.wire.arrays import encode
+from perennial.common.wire.orders import Order, write_order
+from perennial.common.wire.protocol import read_identity, write_query
+from tests.processes import worker_pids
+
+if TYPE_CHECKING:
+    from perennial.simulation.ray_grid import RayGrid
+
+LAYOUT = models.layout("linear", (1, 8, 8), 10)
+
+
+@pytest.fixture
+def grid(shared_grid: RayGrid) -> RayGrid:
+    """Three nodes of five clients on two workers."""
+    shared_grid.begin(3, RunConfig(clients=5, model="linear", engine="loop").to_mapping())
+    return shared_grid
+
+
+def queries(grid: RayGrid) -> list[Message]:
+    return [Message(write_query(), node, "query") for node in grid.get_node_ids()]
+
+
+def train_order(node: int, client: int) -> Message:
+    model = encode(np.zeros(LAYOUT.size, np.float32), LAYOUT)
+    return Message(write_order(Order(1, 0, 0, (client,), False), {"mixed": model}), node, "train")
+
+
+def hosted_clients(grid: RayGrid) -> list[tuple[int, ...]]:
+    sent = queries(grid)
+    replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(sent, timeout=120)}
+    return [read_identity(replies[message.metadata.message_id].content).clients for message in sent]
+
+
+def test_every_node_answers_for_its_own_clients(grid: RayGrid) -> None:
+    assert hosted_clients(grid) == [(0, 3), (1, 4), (2,)]
+
+
+def test_what_a_client_raises_is_an_error_reply_and_the_worker_lives_on(grid: RayGrid) -> None:
+    hosted_clients(grid)
+    before = worker_pids()
+    first, *_ = grid.get_node_ids()
+    replies = list(grid.send_and_receive([train_order(first, client=4)], timeout=120))
+    assert [reply.error.code for reply in replies] == [2]
+    assert replies[0].error.reason == "ProtocolError: client 4 is not hosted here"
+    assert len(hosted_clients(grid)) == 3
+    assert worker_pids() == before
+    assert len(before) == 2
+
+
+def test_nothing_to_send_is_answered_with_nothing(grid: RayGrid) -> None:
+    assert list(grid.send_and_receive([], timeout=1)) == []
+
+
+def test_a_reply_after_the_deadline_answers_nobody(grid: RayGrid) -> None:
+    first, *_ = grid.get_node_ids()
+    hosted_clients(grid)
+    started = time.monotonic()
+    assert list(grid.send_and_receive([train_order(first, 0, local_iterations=5000)], timeout=0.05)) == []
+    assert time.monotonic() - started < 30
+    assert hosted_clients(grid) == [(0, 3), (1, 4), (2,)]
+
+
+def test_messages_can_be_pushed_and_pulled(grid: RayGrid) -> None:
+    ids = list(grid.push_messages(queries(grid)))
+    assert len(set(ids)) == 3
+    found: list[Message] = []
+    deadline = time.monotonic() + 120
+    while len(found) < 3 and time.monotonic() < deadline:
+        found += grid.pull_messages(ids)
+    assert {reply.metadata.reply_to_message_id for reply in found} == set(ids)
+    assert list(grid.pull_messages(ids)) == []
+
+
+def test_the_next_run_keeps_the_workers_and_forgets_the_nodes(grid: RayGrid) -> None:
+    hosted_clients(grid)
+    before = worker_pids()
+    grid.begin(2, RunConfig(clients=2).to_mapping())
+    assert hosted_clients(grid) == [(0,), (1,)]
+    assert worker_pids() == before
+    assert len(before) == 2
+
+
+def test_a_dead_worker_answers_with_errors_once_and_is_replaced(grid: RayGrid) -> None:
+    hosted_clients(grid)
+    victim = worker_pids()[0]
+    os.kill(victim, signal.SIGKILL)
+    replies = list(grid.send_and_receive(queries(grid), timeout=120))
+    assert len(replies) == 3
+    failed = [reply for reply in replies if reply.has_error()]
+    assert 1 <= len(failed) <= 2
+    assert all((reply.error.reason or "").startswith("worker died") for reply in failed)
+    assert hosted_clients(grid) == [(0, 3), (1, 4), (2,)]
+    assert victim not in worker_pids()
+
+
+def test_a_message_that_no_handler_takes_is_an_error_reply(grid: RayGrid) -> None:
+    first, *_ = grid.get_node_ids()
+    replies = list(grid.send_and_receive([Message(RecordDict({}), first, "train")], timeout=120))
+    assert [reply.has_error() for reply in replies] == [True]
+    assert "'order' is missing" in (replies[0].error.reason or "")
+
+
+# --- Ray itself -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing_ray(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A Ray that never starts; returns the options it was started with."""
+    from perennial.simulation import cluster
+
+    tried: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        tried.append(options)
+        raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
+    return tried
+
+
+def test_a_ray_that_does_not_start_is_tried_again_and_then_fails_the_run_in_one_line(
+    failing_ray: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perennial.simulation.cluster import connected
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with (
+        pytest.raises(RunError, match=r"Ray did not start \(The current node timed out during startup\.\)"),
+        connected(verbose=False),
+    ):
+        pass
+    assert len(failing_ray) == 3
+    assert not Path(failing_ray[0]["_temp_dir"]).exists()
+
+
+def test_a_cluster_that_cannot_be_reached_is_named(
+    failing_ray: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perennial.simulation.cluster import connected
+
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
+    with pytest.raises(RunError, match=r"Ray at 10\.0\.0\.9:6379 cannot be reached"), connected(verbose=False):
+        pass
+    assert [options["address"] for options in failing_ray] == ["10.0.0.9:6379"]
