@@ -69,10 +69,12 @@ def test_nothing_to_send_is_answered_with_nothing(grid: RayGrid) -> None:
 
 
 def test_a_reply_after_the_deadline_answers_nobody(grid: RayGrid) -> None:
+    settings = RunConfig(clients=5, model="linear", engine="loop", local_iterations=5000)
+    grid.begin(3, settings.to_mapping())
     first, *_ = grid.get_node_ids()
     hosted_clients(grid)
     started = time.monotonic()
-    assert list(grid.send_and_receive([train_order(first, 0, local_iterations=5000)], timeout=0.05)) == []
+    assert list(grid.send_and_receive([train_order(first, 0)], timeout=0.05)) == []
     assert time.monotonic() - started < 30
     assert hosted_clients(grid) == [(0, 3), (1, 4), (2,)]
 
