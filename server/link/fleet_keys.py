@@ -173,9 +173,9 @@ class Keys:
         if self._anybody and node not in self._by_node:
             self._paces.pop(node, None)
 
-    def known(self, node: int) -> bool:
-        """Return whether the node's key is a registered one."""
-        return node in self._by_node
+    def lives(self, session: Session) -> bool:
+        """Return whether the session is still its node's."""
+        return self._sessions.get(session.id) is session
 
     def __len__(self) -> int:
         return len(self._sessions)

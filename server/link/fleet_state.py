@@ -125,12 +125,6 @@ class FleetState:
             self._lose(order, f"the node lost the order {MOST_HANDED} times")
         return None
 
-    def give_back(self, node: Node) -> None:
-        """Note that what was handed out last did not leave the server: the connection broke before."""
-        for order in node.handed.values():
-            order.handed -= 1
-        self._take_back(node)
-
     def expect(self, node: Node, order_id: str, length: int) -> Order | None:
         """Return the order that a node is about to answer with ``length`` bytes; None: it has done so. Or refuse it."""
         if order_id == node.answered:

@@ -87,18 +87,6 @@ def test_a_node_that_restarts_is_handed_its_order_again() -> None:
     assert "3 times" in outcome(state)
 
 
-def test_an_order_that_did_not_leave_the_server_was_not_handed_out() -> None:
-    state = FleetState()
-    node = state.come(NODE, 0)
-    state.push(order("a"))
-    state.push(order("b"))
-    for _ in range(10):
-        handed = state.hand_out(node)
-        assert handed is not None
-        assert handed.id == "a"
-        state.give_back(node)
-
-
 def test_a_node_answers_in_a_new_session_what_it_was_ordered_in_the_old_one() -> None:
     state = FleetState()
     state.push(order())
