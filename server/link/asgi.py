@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,15 +30,16 @@ _SECONDS_TO_WRITE = 30.0
 class Peer:
     """The other end of a connection. Strangers are few and short; whoever has proved a key is ``known``."""
 
-    def __init__(self, abort: Callable[[], None] = lambda: None) -> None:
-        """``abort``: ends the connection at once, whatever is still to be written."""
-        self.abort = abort
+    def __init__(self, abort: Callable[[], None] = lambda: None, met: Callable[[], None] = lambda: None) -> None:
+        """``abort``: ends the connection at once, whatever is still to be written. ``met``: hears of ``meet``."""
+        self.abort, self._met = abort, met
         self.known = self.closed = False
         self._on_close: Callable[[], None] = lambda: None
 
-    def meet(self, on_close: Callable[[], None]) -> None:
+    def meet(self, on_close: Callable[[], None] = lambda: None) -> None:
         """Note that the other end has proved who it is; ``on_close`` is called when the connection is lost."""
         self.known, self._on_close = True, on_close
+        self._met()
 
     def close(self) -> None:
         """Note that the connection is lost."""
@@ -97,20 +98,24 @@ class Answer:
 
     async def send(self, send: Send) -> None:
         """Write the answer; TimeoutError if the other end does not read it."""
-        pieces = self.pieces or ([self.body] if self.body else [])
+        *pieces, last = self.pieces or [self.body]
+        if len(last) > _WRITTEN:
+            pieces, last = [*pieces, last], b""
         headers = self.headers + ([(b"connection", b"close")] if self.close else [])
         if self.status != 204:
-            headers = [*headers, (b"content-length", str(sum(map(len, pieces))).encode())]
+            headers = [*headers, (b"content-length", str(sum(map(len, pieces), len(last))).encode())]
         async with asyncio.timeout(_SECONDS_TO_WRITE) as limit:
             await send({"type": "http.response.start", "status": self.status, "headers": headers})
-            for piece in pieces:
-                view = memoryview(piece)
-                for start in range(0, len(view), _WRITTEN):
-                    await send(
-                        {"type": "http.response.body", "body": view[start : start + _WRITTEN], "more_body": True}
-                    )
-                    limit.reschedule(asyncio.get_running_loop().time() + _SECONDS_TO_WRITE)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            for view in _slices(pieces):
+                await send({"type": "http.response.body", "body": view, "more_body": True})
+                limit.reschedule(asyncio.get_running_loop().time() + _SECONDS_TO_WRITE)
+            await send({"type": "http.response.body", "body": last})
+
+
+def _slices(pieces: Sequence[bytes]) -> Iterator[memoryview]:
+    for piece in pieces:
+        view = memoryview(piece)
+        yield from (view[start : start + _WRITTEN] for start in range(0, len(view), _WRITTEN))
 
 
 async def read_body(request: Request, silent: float, seconds: float) -> bytes:

@@ -49,10 +49,15 @@ class Bucket:
     def __post_init__(self) -> None:
         self.left = self.most
 
-    def take(self, now: float) -> bool:
+    def has(self, now: float) -> bool:
+        """Return whether one more may pass."""
         self.left = min(self.most, self.left + (now - self.since) * self.rate)
         self.since = now
-        if self.left < 1.0:
+        return self.left >= 1.0
+
+    def take(self, now: float) -> bool:
+        """Let one pass, if it may."""
+        if not self.has(now):
             return False
         self.left -= 1.0
         return True

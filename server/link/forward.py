@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from perennial.server.link.listener import Receive, Scope, Send
+from perennial.server.link.asgi import PEER, Receive, Scope, Send
 
 # What describes one connection is not passed on to the next.
 _HOP_BY_HOP = frozenset(
@@ -46,6 +46,8 @@ class Forward:
         except httpx.HTTPError:
             # The status that a node takes as a reason to try again.
             return await _answer(send, 503, [], b"")
+        if (peer := scope.get(PEER)) and reply.is_success and not peer.known:
+            peer.meet()
         kept = [(name.lower(), value) for name, value in reply.headers.raw if name.lower() not in _HOP_BY_HOP]
         # httpx has decoded the content.
         await _answer(send, reply.status_code, [h for h in kept if h[0] != b"content-encoding"], reply.content)

@@ -32,6 +32,7 @@ from perennial.server.link.link_grid import LinkGrid
 from perennial.server.link.link_state import LinkState
 from perennial.server.link.routes import Doorbell
 from perennial.server.link.routes import router as batch_router
+from perennial.server.link.stock_gate import StockGate
 
 _NODE_HEARTBEAT = 30.0
 # Of a reply without its content, or of an error with its text.
@@ -48,8 +49,16 @@ class Link:
         self.factory.state_instance = self.state
         self.doorbell = Doorbell()
 
+    def gated(self, *, keys_required: bool) -> StockGate:
+        """Return what may be reached from outside: ``app`` behind a gate that knows who sends."""
+
+        def admits(key: bytes) -> bool:
+            return not keys_required or self.state.get_node_id_by_public_key(key) is not None
+
+        return StockGate(self.app(keys_required=keys_required), admits)
+
     def app(self, *, keys_required: bool) -> FastAPI:
-        """Return the ASGI application of the public port: ``/v1/fleet/*`` and ``/health``, nothing else."""
+        """Return the ASGI application of Flower's fleet API: ``/v1/fleet/*`` and ``/health``, nothing else."""
         app = FastAPI(
             title="Perennial",
             docs_url=None,

@@ -26,6 +26,7 @@ from perennial.common.command.console import say
 from perennial.common.command.errors import InputError, RunError
 from perennial.common.command.flower import command, environment, free_port
 from perennial.server.link.forward import Forward
+from perennial.server.link.gate import Gate
 from perennial.server.link.listener import Listener
 from perennial.server.run.folder import RunFolder
 
@@ -61,7 +62,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
                 flower.register(key)
         scheme = "http" if arguments.insecure else "https"
         door = Forward(f"{scheme}://127.0.0.1:{port}", arguments.tls_ca)
-        listener = Listener(door, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)
+        listener = Listener(Gate(door), arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)
         listener.start()
         say(f"listening on {arguments.host}:{listener.port}, results in {config.output}")
         try:

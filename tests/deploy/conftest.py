@@ -30,7 +30,7 @@ def run(link: Link) -> Iterator[LinkRun]:
 
 @pytest.fixture
 def listener(link: Link) -> Iterator[Listener]:
-    served = Listener(link.app(keys_required=True), "127.0.0.1", 0)
+    served = Listener(link.gated(keys_required=True), "127.0.0.1", 0)
     served.start()
     yield served
     served.stop()

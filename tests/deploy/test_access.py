@@ -16,15 +16,16 @@ from perennial.common.command.errors import InputError
 from perennial.common.command.flower import free_port
 from perennial.common.wire import parts as batch
 from perennial.server.link.forward import Forward
+from perennial.server.link.gate import Gate, is_open
 from perennial.server.link.key_folder import KeyFolder
 from perennial.server.link.link import Link, LinkRun
-from perennial.server.link.listener import Gate, Listener, is_open
+from perennial.server.link.listener import Listener
 from tests.deploy.conftest import Connect, Device, key, nothing_left, order
 from tests.processes import wait_until
 
 
 def test_an_unknown_key_is_refused(connect: Connect) -> None:
-    with pytest.raises(Refused, match="Failed to activate") as refused:
+    with pytest.raises(Refused, match="403") as refused:
         connect(key()).activate()
     assert not refused.value.gone
 
@@ -231,7 +232,7 @@ def test_the_gate_is_shut_for_the_rest(path: str) -> None:
 def test_the_door_passes_requests_of_the_fleet_on(link: Link, listener: Listener, connect: Connect) -> None:
     private = key()
     node = link.register(private.public_key())
-    door = Listener(Forward(f"http://127.0.0.1:{listener.port}", None), "127.0.0.1", 0)
+    door = Listener(Gate(Forward(f"http://127.0.0.1:{listener.port}", None)), "127.0.0.1", 0)
     door.start()
     try:
         assert connect(private, door.port).activate() == node
