@@ -87,14 +87,14 @@ def _check_shards(folder: Path) -> None:
 def _serve(arguments: argparse.Namespace) -> int:
     """Answer orders in this process, which has torch and the shards loaded."""
     from perennial.client.app import app
-    from perennial.client.link.connection import Connection
+    from perennial.client.link.connect import connect
     from perennial.client.link.private_key import read_private_key
     from perennial.client.node import Node
 
     key = read_private_key(arguments.key) if arguments.key else None
     signals = console.Signals("stopping", interrupt=True)
     node = Node(
-        lambda: Connection(arguments.server, ca=arguments.ca, key=key),
+        lambda: connect(arguments.server, ca=arguments.ca, key=key),
         app,
         {"data": str(arguments.data.absolute()), "threads": arguments.threads},
         stop=signals.stop,

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flwr.app import Context, Error, Message, UserConfig
 
-from perennial.client.link.connection import HEARTBEAT, Announced, Refused, Unreachable
+from perennial.client.link.errors import OtherVersion, Refused, Unreachable
 from perennial.common.wire.pacing import backoff, pause
 
 T = TypeVar("T")
@@ -23,14 +23,24 @@ _LEAST, _MOST = 0.05, 3.0
 
 
 class Server(Protocol):
-    """What a node needs of the server; ``perennial.client.link.connection.Connection`` fills it."""
+    """What a node needs of the server. ``perennial.client.link`` has two that fill it.
 
-    waits: bool
+    An order is whatever ``pull`` returns, for ``fetch``; None: there is none.
+    waits: ``pull`` waits for an order. beats_idle: heartbeats are due also while no order is in hand, and beat_every:
+    after so many seconds each.
+    """
+
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def beats_idle(self) -> bool: ...
+    @property
+    def beat_every(self) -> float: ...
 
     def activate(self) -> int: ...
     def heartbeat(self) -> None: ...
-    def pull(self) -> Announced | None: ...
-    def fetch(self, order: Announced, node_config: UserConfig) -> tuple[Message, Context]: ...
+    def pull(self) -> Any: ...
+    def fetch(self, order: Any, node_config: UserConfig) -> tuple[Message, Context]: ...
     def push(self, reply: Message, seconds: float) -> None: ...
     def close(self, *, unregister: bool) -> None: ...
 
@@ -56,20 +66,23 @@ class Node:
         """Connect, serve, and reconnect for ever, waiting a little longer after every failure in a row."""
         failures = 0
         while not self._stop.is_set():
-            connection, known = self._connect(), False
+            connection, known, retry = None, False, 0.0
             try:
+                connection = self._connect()
                 node_id = connection.activate()
                 self._say(f"connected as node {node_id}")
                 failures, known = 0, True
                 self._serve_connected(connection)
             except Unreachable as error:
+                retry = error.retry
                 self._say(f"the server cannot be reached: {error}")
             except Refused as error:
                 if not self._stop.is_set():
                     self._say(_remedy(error, known=known))
             finally:
-                connection.close(unregister=not self._keyed)
-            wait = backoff(failures, random.random())
+                if connection:
+                    connection.close(unregister=not self._keyed)
+            wait = max(retry, backoff(failures, random.random()))
             failures += 1
             if not self._stop.is_set():
                 self._say(f"next attempt in {wait:.0f} s")
@@ -81,7 +94,7 @@ class Node:
         try:
             since = time.monotonic()
             while not self._stop.is_set():
-                if self._serve_one(connection):
+                if self._serve_one(connection, beat):
                     since = time.monotonic()
                 beat.raise_if_gone()
                 if not connection.waits:
@@ -89,10 +102,11 @@ class Node:
         finally:
             beat.stop()
 
-    def _serve_one(self, connection: Server) -> bool:
+    def _serve_one(self, connection: Server, beat: _Heartbeat) -> bool:
         """Answer one order; return whether there was one."""
         if (order := self._insist(connection.pull)) is None:
             return False
+        beat.due.set()
         try:
             message, context = self._insist(lambda: connection.fetch(order, self._config))
             reply, seconds = self._answer(message, context)
@@ -104,20 +118,25 @@ class Node:
             self._say(f"an order was dropped: {error}")
             # The server may name it again at once.
             self._stop.wait(backoff(0, random.random()))
+        finally:
+            beat.rest()
         return True
 
     def _insist(self, action: Callable[[], T], deadline: float = float("inf")) -> T:
         """Return what ``action`` returns, repeating it while the server cannot be reached."""
+        busy = False
         for failures in count():
             try:
                 result = action()
             except Unreachable as error:
-                if failures == 0:
+                busy = error.retry > 0
+                if failures == 0 and not error.retry:
                     self._say(f"the server cannot be reached: {error}; trying again until it can")
-                if self._stop.wait(backoff(failures, random.random())) or time.time() > deadline:
+                wait = max(error.retry, backoff(failures, random.random()))
+                if self._stop.wait(wait) or time.time() > deadline:
                     raise Refused("stopped, or too late for an answer", gone=False) from error
             else:
-                if failures:
+                if failures and not busy:
                     self._say(f"the server is back after {failures} failed attempts")
                 return result
         raise AssertionError("count() never ends")
@@ -133,14 +152,26 @@ class Node:
 
 
 class _Heartbeat:
-    """Says in the background that the node lives, also while it trains."""
+    """Says in the background that the node lives, also while it trains; a thread once it is needed.
+
+    due: set while beats are due.
+    """
 
     def __init__(self, connection: Server) -> None:
-        self._connection = connection
+        self._connection: Server = connection
+        self.due = threading.Event()
         self._stop = threading.Event()
         self._gone: Refused | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.rest()
         self._thread.start()
+
+    def rest(self) -> None:
+        """Note that no order is in hand."""
+        if not self._connection.beats_idle:
+            self.due.clear()
+        else:
+            self.due.set()
 
     def raise_if_gone(self) -> None:
         if self._gone:
@@ -148,11 +179,14 @@ class _Heartbeat:
 
     def stop(self) -> None:
         self._stop.set()
+        self.due.set()
         # A beat on a dead link takes seconds to fail; the thread is a daemon and may end by itself.
         self._thread.join(timeout=0.1)
 
     def _run(self) -> None:
-        while not self._stop.wait(HEARTBEAT * random.uniform(0.35, 0.45)):
+        while self.due.wait() and not self._stop.wait(self._connection.beat_every * random.uniform(0.9, 1.1)):
+            if not self.due.is_set():
+                continue
             try:
                 self._connection.heartbeat()
             except Unreachable:
@@ -165,6 +199,8 @@ class _Heartbeat:
 
 
 def _remedy(error: Refused, *, known: bool) -> str:
+    if isinstance(error, OtherVersion):
+        return str(error)
     if error.gone and not known:
         # Flower refuses what was signed more than 5 s ahead of its clock, or 305 s behind.
         return f"the server does not take this node's signature ({error}); is this device's clock right?"
@@ -172,5 +208,5 @@ def _remedy(error: Refused, *, known: bool) -> str:
         return "the server does not know this node (it was restarted, or the key was revoked); connecting again"
     return (
         f"the server refuses this node: {error}; is its public key in the server's nodes folder? "
-        "(a node that died is also refused until the server marks it offline, up to 20 s)"
+        "(a stock SuperLink also refuses a node that died until it marks it offline, up to a minute)"
     )

@@ -68,40 +68,42 @@ def _check_listener(arguments: argparse.Namespace) -> None:
 
 def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
-    from perennial.server.link.eager_grid import EagerGrid, Stopped
+    from perennial.server.link.eager_grid import Stopped
+    from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
-    from perennial.server.link.link import Link
     from perennial.server.link.listener import Listener
     from perennial.server.run.progress import TerminalProgress
     from perennial.server.run.training import Run, prepare, train
 
     run = prepare(Run(config, RunFolder(Path(config.output).absolute())))
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
-    link = Link()
     keyed = not (arguments.insecure or arguments.any_node)
-    keys = KeyFolder(arguments.state_dir / "nodes", link)
-    listener = Listener(
-        link.app(keys_required=keyed), arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key
+    # Nodes see nothing of the run but its settings; where it is kept is the server's business.
+    fleet = open_run(
+        {**run.config.to_mapping(), "output": ""},
+        keyed=keyed,
+        stock_nodes=arguments.stock_nodes,
+        cert=arguments.tls_cert,
+        stop=signals.stop,
     )
+    keys = KeyFolder(arguments.state_dir / "nodes", fleet.registry)
+    listener = Listener(fleet.app, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)
     if keyed:
         keys.start()
         remedy = "" if len(keys) else "; deploy/admit.sh puts one there"
         say(f"{len(keys)} node keys in {arguments.state_dir / 'nodes'}{remedy}")
-    # Nodes see nothing of the run but its settings; where it is kept is the server's business.
-    flower_run = link.start_run({**run.config.to_mapping(), "output": ""})
     listener.start()
     say(f"listening on {arguments.host}:{listener.port}, results in {run.folder.path}")
     completed = False
     try:
-        grid = EagerGrid(flower_run.grid, stop=signals.stop, forget=flower_run.grid.forget)
         progress = TerminalProgress([run.config.strategy])
-        train([run], grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
+        train([run], fleet.grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
         completed = True
     except Stopped:
         say(f"stopped; `flower-server --resume` with the same settings goes on from {run.folder.checkpoints}")
     finally:
         keys.stop()
-        flower_run.finish(completed=completed)
+        fleet.finish(completed)
         listener.stop()
     if completed:
         _report(run.folder.path)

@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     link.add_argument("--tls-key", type=Path, metavar="FILE", help="the certificate's private key (PEM)")
     link.add_argument("--tls-ca", type=Path, metavar="FILE", help="its CA; for --attach and the stock runtime")
     link.add_argument("--any-node", action="store_true", help="admit nodes without a key of nodes/*.pub")
+    link.add_argument("--stock-nodes", action="store_true", help="serve stock flower-supernodes beside flower-clients")
     link.add_argument("--insecure", action="store_true", help="no TLS and no keys, on loopback only")
     link.add_argument("--insecure-anywhere", action="store_true", help="no TLS and no keys, on any address")
     link.add_argument("--attach", metavar="HOST:PORT", help="submit the run to a SuperLink that already runs")

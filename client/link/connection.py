@@ -46,6 +46,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from perennial.client.link.errors import Refused, Unreachable
 from perennial.common.wire import parts as batch
 
 # The least that Flower accepts: the server marks a silent node offline after twice this many seconds.
@@ -54,18 +55,6 @@ _TIMEOUT = 10.0
 
 
 ProtobufMessage = PullMessagesRequest | PullObjectRequest | PushObjectRequest
-
-
-class Refused(Exception):
-    """The server answered, and said no. ``gone``: it does not know this node (any more), so activate again."""
-
-    def __init__(self, message: str, *, gone: bool) -> None:
-        super().__init__(message)
-        self.gone = gone
-
-
-class Unreachable(Exception):
-    """No answer; try again."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,12 @@ class Announced:
 
 
 class Connection:
-    """A connection to a SuperLink's fleet API as one node. Every method raises ``Refused`` or ``Unreachable``."""
+    """A connection to a SuperLink's fleet API as one node. Every method raises ``Refused`` or ``Unreachable``.
+
+    beats_idle: the server asks for heartbeats also of a node that asks for orders.
+    """
+
+    beats_idle, beat_every = True, 0.4 * HEARTBEAT
 
     def __init__(self, address: str, *, ca: Path | None, key: EllipticCurvePrivateKey | None) -> None:
         """``ca`` None: plain HTTP. ``key`` None: a new key, which the server may admit or refuse."""

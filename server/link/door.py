@@ -1,4 +1,4 @@
-"""Who may come in by the public port: so many connections in all, of strangers, and from one address, at a bounded pace.
+"""Who may come in by the public port: so many connections, so many strangers, and so many from one address, at a pace.
 
 Strangers are those who have not proved a key yet; all begin as such. Setting up TLS costs a server a millisecond, so
 strangers are let in one after the other, each address in its turn. Those who wait cost a file and nothing else.

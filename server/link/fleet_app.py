@@ -120,7 +120,8 @@ class FleetApp:
             before.ring()
         run = self._fleet.run
         said = {"session": session.id, "secret": session.secret.hex(), "node": session.node}
-        return Answer.json({**said, "run": run.id, "config": dict(run.config)})
+        seconds = session.expires - now
+        return Answer.json({**said, "run": run.id, "config": dict(run.config), "seconds": seconds})
 
     def _known(self, request: Request) -> tuple[Session, Node]:
         """Return who sends a request, or refuse it."""

@@ -16,9 +16,9 @@ _SERVER_ID = 1
 FIRST_NODE_ID = 2
 
 
-def take_identity() -> None:
-    """Let this process make messages as the server of run ``RUN_ID``: Flower's constructor reads the sender here."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, _SERVER_ID, 0
+def take_identity(run_id: int = RUN_ID) -> None:
+    """Let this process make messages as the server of a run: Flower's constructor reads the sender here."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, _SERVER_ID, 0
 
 
 def named(message: Message) -> str:
@@ -38,15 +38,27 @@ def node_died(message: Message, reason: str) -> Message:
     return Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message)
 
 
+def node_left(message: Message, reason: str) -> Message:
+    """Return what stands for the answer of a node that is not there (any more)."""
+    return Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=message)
+
+
+def bad_reply(message: Message, reason: str) -> Message:
+    """Return what stands for an answer that is not taken, or did not come in time."""
+    return Message(Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason), reply_to=message)
+
+
 class LocalGrid(Grid):
     """The part of a Grid that is the same for every grid in one process: it has one run, its own."""
+
+    run_id = RUN_ID
 
     def set_run(self, run: Run) -> None:
         raise RuntimeError(f"a {type(self).__name__} has one run, its own")
 
     @property
     def run(self) -> Run:
-        return Run.create_empty(RUN_ID)
+        return Run.create_empty(self.run_id)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.task_identity import TaskIdentity
 
 from perennial.client import node as node_module
-from perennial.client.link.connection import Announced, Refused, Unreachable
+from perennial.client.link.errors import OtherVersion, Refused, Unreachable
 from perennial.client.node import Node
 from perennial.common.wire.pacing import backoff, pause
 from tests.processes import wait_until
@@ -36,7 +36,7 @@ class Server:
         self.activations = self.closed = 0
         self.push_failures = self.withdrawn = 0
         self.unregistered: list[bool] = []
-        self.waits = True
+        self.waits, self.beats_idle, self.beat_every = True, True, 4.0
 
     def activate(self) -> int:
         self.activations += 1
@@ -45,16 +45,16 @@ class Server:
     def heartbeat(self) -> None:
         return None
 
-    def pull(self) -> Announced | None:
+    def pull(self) -> str | None:
         if not self.steps:
             self.stop.set()
             return None
         step = self.steps.pop(0)
         if callable(step):
             step()
-        return Announced(1, ObjectTree()) if step == "order" else None
+        return "order" if step == "order" else None
 
-    def fetch(self, order: Announced, node_config: object) -> tuple[Message, Context]:
+    def fetch(self, order: str, node_config: object) -> tuple[Message, Context]:
         if self.withdrawn:
             self.withdrawn -= 1
             raise Refused("withdrawn", gone=False)
@@ -207,10 +207,10 @@ def test_backoff_doubles_up_to_a_bound_and_never_overflows() -> None:
     assert backoff(0, 0.0) < backoff(0, 0.99)
 
 
-def test_a_silent_heartbeat_ends_the_connection_that_the_server_forgot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "HEARTBEAT", 0.01)
+def test_a_silent_heartbeat_ends_the_connection_that_the_server_forgot() -> None:
     beaten = threading.Event()
     server = Server(lambda: wait_until(lambda: beaten.is_set() and not beating(), 30, "a beat that is refused"))
+    server.beat_every = 0.01
 
     def heartbeat() -> None:
         beaten.set()
@@ -219,6 +219,48 @@ def test_a_silent_heartbeat_ends_the_connection_that_the_server_forgot(monkeypat
     server.heartbeat = heartbeat  # type: ignore[method-assign]
     serve(server)
     assert server.activations == 2
+
+
+def test_a_node_that_waits_for_orders_beats_only_while_it_has_one() -> None:
+    beats, working = threading.Event(), threading.Event()
+    server = Server(lambda: time.sleep(0.1), "order")
+    server.beats_idle, server.beat_every = False, 0.01
+
+    def heartbeat() -> None:
+        assert working.is_set()
+        beats.set()
+
+    def app(message: Message, context: Context) -> Message:
+        working.set()
+        assert beats.wait(10)
+        return echo(message, context)
+
+    server.heartbeat = heartbeat  # type: ignore[method-assign]
+    serve(server, app)
+    assert not server.replies[0].has_error()
+
+
+def test_a_server_that_is_busy_is_left_alone_for_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(fails(Unreachable("busy", retry=0.3)), "order")
+    start = time.monotonic()
+    serve(server)
+    assert time.monotonic() - start >= 0.3
+    assert len(server.replies) == 1
+    assert [line for line in server.said if "reached" in line] == []
+
+
+def test_another_version_of_the_link_is_said_in_one_clear_line() -> None:
+    server = Server()
+    answers = iter([OtherVersion("this server speaks link 2; install it")])
+
+    def activate() -> int:
+        for refusal in answers:
+            raise refusal
+        return 7
+
+    server.activate = activate  # type: ignore[method-assign]
+    serve(server)
+    assert server.said[0] == "this server speaks link 2; install it"
 
 
 def beating() -> bool:

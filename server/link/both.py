@@ -1,0 +1,106 @@
+"""Devices of ours and stock SuperNodes in one run: two ways to a node, one registry and one Grid."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from flwr.app import Message
+
+from perennial.server.link.fleet import Fleet, Run
+from perennial.server.link.fleet_app import FleetApp
+from perennial.server.link.fleet_grid import FleetGrid
+from perennial.server.link.fleet_run import FleetRun
+from perennial.server.link.link import Link
+from perennial.server.link.link_grid import LinkGrid
+from perennial.server.link.local_grid import LocalGrid
+
+# Between two questions to Flower's state, which tells nobody of a reply.
+_POLL = 0.05
+
+
+def open_both(
+    config: Mapping[str, str | int | float | bool], *, keyed: bool, certificate: bytes, stop: threading.Event
+) -> FleetRun:
+    """Return a run for both kinds of nodes."""
+    link = Link()
+    stock = link.start_run(config)
+    fleet = Fleet(Run(config, stock.grid.run.run_id), anybody=not keyed, certificate=certificate)
+    app = FleetApp(fleet, link.gated(keys_required=keyed))
+
+    def finish(completed: bool) -> None:
+        fleet.finish()
+        stock.finish(completed=completed)
+
+    return FleetRun(BothRegistries(fleet, link), app, BothGrid(FleetGrid(fleet, stop=stop), stock.grid), finish)
+
+
+class BothRegistries:
+    """A key may be used by either kind of node."""
+
+    def __init__(self, fleet: Fleet, link: Link) -> None:
+        self._fleet, self._link = fleet, link
+        self._stock: dict[int, int] = {}
+
+    def register(self, key: EllipticCurvePublicKey) -> int:
+        node = self._fleet.register(key)
+        self._stock[node] = self._link.register(key)
+        return node
+
+    def revoke(self, node_id: int) -> None:
+        self._fleet.revoke(node_id)
+        self._link.revoke(self._stock.pop(node_id))
+
+
+class BothGrid(LocalGrid):
+    """A Grid whose nodes are those of both."""
+
+    def __init__(self, fleet: FleetGrid, stock: LinkGrid) -> None:
+        self._fleet, self._stock = fleet, stock
+        self.run_id = fleet.run_id
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [*self._fleet.get_node_ids(), *self._stock.get_node_ids()]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        stock = set(self._stock.get_node_ids())
+        both = [(message.metadata.dst_node_id in stock, message) for message in messages]
+        ids = {
+            is_stock: iter(list(grid.push_messages(message for kind, message in both if kind == is_stock)))
+            for is_stock, grid in ((False, self._fleet), (True, self._stock))
+        }
+        return [next(ids[is_stock]) for is_stock, _ in both]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        asked = list(message_ids)
+        return [*self._fleet.pull_messages(asked), *self._stock.pull_messages(asked)]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return list(self.stream(messages, timeout=timeout))
+
+    def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Send orders now, and return an iterator over the replies as they come (see ``FleetGrid.stream``)."""
+        sent = {order_id for order_id in self.push_messages(list(messages)) if order_id}
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        return self._arriving(sent, deadline)
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        forgotten = list(message_ids)
+        self._fleet.forget(forgotten)
+        self._stock.forget(forgotten)
+
+    def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
+        try:
+            while waiting:
+                replies = list(self.pull_messages(waiting))
+                for reply in replies:
+                    waiting.discard(reply.metadata.reply_to_message_id)
+                    yield reply
+                if not replies:
+                    if time.monotonic() >= deadline:
+                        return
+                    time.sleep(_POLL)
+        finally:
+            self.forget(waiting)
