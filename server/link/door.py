@@ -105,6 +105,12 @@ class Door(Generic[Socket]):
         """Return whether somebody waits outside."""
         return bool(self._waiting)
 
+    def empty(self) -> list[Socket]:
+        """Return the connections of all who wait outside, for good."""
+        guests = [guest for queue in self._waiting.values() for guest in queue]
+        self._waiting.clear()
+        return [guest.socket for guest in guests]
+
     def meet(self, guest: Guest[Socket]) -> None:
         """Note that a guest has proved who it is: it is no stranger any more."""
         if not guest.known and not guest.gone:
