@@ -16,6 +16,8 @@ from perennial.server.link.asgi import PEER, Peer
 _MOST_HEAD, _HEAD_SECONDS = 2**13, 10.0
 # Seconds that a connection rests between two requests: of a stranger, and of a device that works on an order.
 _REST, _KNOWN_REST = 10.0, 75.0
+# Seconds for a stranger to read its last answer; fewer for one that is still sending.
+_LINGER, _UNREAD_LINGER = 0.5, 0.05
 # A stranger greets and begins a session, perhaps twice.
 _MOST_ASKED = 8
 # Bytes that are written before the writer waits for the reader.
@@ -82,9 +84,16 @@ class Guarded(HttpToolsProtocol):
             raise ValueError("the head is too long")
         super().on_headers_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() and not self.peer.known:
+            # TLS would read on until the stranger has said goodbye, whatever comes.
+            self.loop.call_later(_UNREAD_LINGER if self.cycle.more_body else _LINGER, self._abort)
+
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
             super().send_400_response(msg)
+            self.loop.call_later(_LINGER, self._abort)
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
