@@ -14,7 +14,7 @@ from perennial.common.wire.frame import FrameError, Packer, unpack
 from perennial.server.link.eager_grid import Stopped
 from perennial.server.link.fleet import Fleet
 from perennial.server.link.fleet_state import OFFLINE, Order
-from perennial.server.link.local_grid import LocalGrid, bad_reply, named, node_left, take_identity
+from perennial.server.link.local_grid import LocalGrid, bad_reply, named, node_left
 
 LOG = logging.getLogger("perennial")
 # A reply has room for the arrays of its order so many times: what goes out as float16 may come back as float32.
@@ -34,7 +34,7 @@ class _Sent:
 
 
 class FleetGrid(LocalGrid):
-    """A Grid whose nodes are the devices that are online. For one thread.
+    """A Grid whose nodes are the devices that are online. For one thread, in a process that has an identity.
 
     Where ``stop`` is set, the next call raises ``Stopped``, and a round that waits for replies is abandoned.
     """
@@ -43,7 +43,6 @@ class FleetGrid(LocalGrid):
         self._fleet, self._stop = fleet, stop or threading.Event()
         self._sent: dict[str, _Sent] = {}
         self.run_id = fleet.run.id
-        take_identity(self.run_id)
 
     def get_node_ids(self) -> Iterable[int]:
         self._raise_if_stopped()

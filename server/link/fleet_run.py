@@ -18,6 +18,7 @@ from perennial.server.link.fleet import Fleet, Run
 from perennial.server.link.fleet_app import FleetApp
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.key_folder import Registry
+from perennial.server.link.local_grid import take_identity
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def open_run(
 
         return open_both(config, keyed=keyed, certificate=certificate, stop=stop)
     fleet = Fleet(Run(config), anybody=not keyed, certificate=certificate)
+    take_identity(fleet.run.id)
     return FleetRun(fleet, FleetApp(fleet), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())
 
 

@@ -20,6 +20,7 @@ from perennial.server.link.fleet_app import FleetApp
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.fleet_run import der
 from perennial.server.link.listener import Listener
+from perennial.server.link.local_grid import take_identity
 
 CERTIFICATES = Path(__file__).parents[2] / "deploy" / "certificates.sh"
 App = Callable[[Message, Context], Message]
@@ -38,6 +39,7 @@ class Server:
         self.fleet = Fleet(Run({"cycles": 2}), certificate=der(tls / "server.crt"))
         self.app = FleetApp(self.fleet)
         self.stop = threading.Event()
+        take_identity(self.fleet.run.id)
         self.grid = FleetGrid(self.fleet, stop=self.stop)
         self.listener = Listener(self.app, "127.0.0.1", 0, cert=tls / "server.crt", key=tls / "server.key")
         self.address = f"127.0.0.1:{self.listener.port}"
