@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -42,7 +43,7 @@ def hostile(message: Message, context: Context) -> Message:
     if number == LATE_ROUND:
         time.sleep(LATE_SECONDS)
     if number == FORGED_ROUND:
-        reply.metadata.__dict__["_src_node_id"] = reply.metadata.src_node_id ^ 1
+        reply.metadata.__dict__["_reply_to_message_id"] = str(uuid4())
     if number == NAN_ROUND:
         return changed(reply, message, lambda array: array * np.float32("nan"))
     if number == SHAPE_ROUND:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perennial.common.wire import link
 from tests.conftest import read_metrics, read_predictors
 from tests.deploy.device import COUNT_ROUND, FORGED_ROUND, LATE_ROUND, NAN_ROUND, SHAPE_ROUND
 from tests.deploy.lab import (
@@ -184,14 +185,15 @@ def gate(lab: Lab, interrupted: Interrupted, clients: list[Process]) -> Process:
     return server
 
 
-def test_only_the_fleet_api_answers_from_another_host(lab: Lab, gate: Process) -> None:
+def test_only_the_link_answers_from_another_host(lab: Lab, gate: Process) -> None:
     assert status(lab, "GET", "/health") == 200
     for path in ("/v1/control/list-runs", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs"):
         assert status(lab, "POST", path) == 404, path
-    # The fleet API is there, and asks for a signature.
-    assert status(lab, "POST", "/v1/fleet/pull-messages") == 401
-    assert status(lab, "POST", "/v1/fleet/perennial/wait") == 401
-    assert status(lab, "POST", "/v1/fleet/perennial/pull-parts") == 401
+    # Flower's own fleet API is for those who ask for it.
+    assert status(lab, "POST", "/v1/fleet/pull-messages") == 404
+    # The link is there, and asks who it is.
+    for path in (link.SESSION, link.WAIT, link.BEAT, link.LEAVE, f"{link.REPLY}x"):
+        assert status(lab, "POST", path) == 401, path
 
 
 def test_the_server_listens_on_one_port(lab: Lab, gate: Process) -> None:
@@ -284,13 +286,13 @@ def test_a_run_with_a_hostile_device_ends_with_all_rounds_and_predictors(hostile
 @pytest.mark.parametrize(
     ("number", "words"),
     [(NAN_ROUND, "finite"), (SHAPE_ROUND, "(64, 63)"), (COUNT_ROUND, "num-clients"),
-     (LATE_ROUND, "no reply in time"), (FORGED_ROUND, "no reply in time")],
-    ids=["nan", "wrong-shape", "too-many-clients", "after-the-deadline", "in-another-node's-name"],
+     (LATE_ROUND, "no reply in time"), (FORGED_ROUND, "lost the order 3 times|no reply in time")],
+    ids=["nan", "wrong-shape", "too-many-clients", "after-the-deadline", "to-another-order"],
 )  # fmt: skip
 def test_a_bad_update_is_rejected_with_its_reason(hostile: Hostile, number: int, words: str) -> None:
     reasons = rejections(hostile[0], number)
     assert len(reasons) == 1
-    assert words in reasons[0]
+    assert any(word in reasons[0] for word in words.split("|"))
 
 
 def test_what_honest_devices_send_is_never_rejected_beside_a_hostile_one(hostile: Hostile) -> None:
@@ -377,7 +379,8 @@ def test_a_run_with_outages_ends_with_all_rounds(outage: Outage) -> None:
 @pytest.mark.parametrize("client", [1, 2], ids=["link-cut", "killed"])
 def test_a_device_that_drops_out_is_rejected_with_a_reason(outage: Outage, client: int) -> None:
     rejected = outage.rejected(client)
-    assert rejected
+    # One that is killed and back within a moment is handed its order again, and misses nothing.
+    assert rejected or client == 2
     assert all(outage.rounds["trouble"] <= number and reason for number, reason in rejected)
 
 
