@@ -16,6 +16,9 @@ from perennial.common.command.errors import InputError
 
 LOG = logging.getLogger("perennial")
 _SECONDS_BETWEEN_LOOKS = 2.0
+# Of keys that are admitted in one look, more than these are not named one by one.
+_MOST_SAID = 20
+Stamp = tuple[int, ...]
 
 
 class Registry(Protocol):
@@ -33,7 +36,9 @@ class KeyFolder:
         # By content, not by name: a file that is renamed is still the same device.
         self._nodes: dict[str, int] = {}
         self._bad: set[str] = set()
+        # By file name: the key that was read, and what the file was like then.
         self._read: dict[str, str] = {}
+        self._stamps: dict[str, Stamp] = {}
         # What this look and the one before found wrong: a problem is said once, not with every look.
         self._problems: set[str] = set()
         self._known_problems: set[str] = set()
@@ -56,12 +61,16 @@ class KeyFolder:
         """
         self._known_problems, self._problems = self._problems, set()
         # Not Path.glob, to which a folder that is gone is an empty one.
-        paths = [self._folder / name for name in sorted(os.listdir(self._folder)) if name.endswith(".pub")]
-        self._read = {path.name: self._key_in(path) for path in paths}
-        found = {key: path for path in paths if (key := self._read[path.name])}
-        for text, path in found.items():
-            if text not in self._nodes and text not in self._bad:
-                self._admit(text, path)
+        with os.scandir(self._folder) as entries:
+            files = sorted((entry.name, self._stamp_of(entry)) for entry in entries if entry.name.endswith(".pub"))
+        self._read = {name: self._key_in(self._folder / name, stamp) for name, stamp in files}
+        self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in self._read}
+        found = {key: self._folder / name for name, key in self._read.items() if key}
+        new = [text for text in found if text not in self._nodes and text not in self._bad]
+        for text in new:
+            self._admit(text, found[text], say=len(new) <= _MOST_SAID)
+        if len(new) > _MOST_SAID:
+            LOG.info("%d keys of %s may connect", len(new), self._folder)
         for text in self._nodes.keys() - found.keys():
             node = self._nodes.pop(text)
             self._registry.revoke(node)
@@ -70,14 +79,14 @@ class KeyFolder:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def _admit(self, text: str, path: Path) -> None:
+    def _admit(self, text: str, path: Path, *, say: bool) -> None:
         try:
             self._nodes[text] = self._registry.register(read_public_key(text, path))
         except ValueError as error:
             self._bad.add(text)
             LOG.warning("%s admits nobody: %s", path.name, error)
         else:
-            LOG.info("%s may connect as node %d", path.name, self._nodes[text])
+            LOG.log(logging.INFO if say else logging.DEBUG, "%s may connect as node %d", path.name, self._nodes[text])
 
     def _watch(self) -> None:
         while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
@@ -86,15 +95,28 @@ class KeyFolder:
             except Exception as error:  # a disk that fails for a moment must revoke nobody, nor end the watch
                 self._warn(f"{self._folder} cannot be looked through, all stays as it is: {error}")
 
-    def _key_in(self, path: Path) -> str:
-        """Return type and key, without the comment; empty where the file went away meanwhile or is no text."""
+    @staticmethod
+    def _stamp_of(entry: os.DirEntry[str]) -> Stamp:
+        """Return what changes with a file; a look at ten thousand files must not read them all."""
         try:
-            return " ".join(path.read_text().split()[:2])
+            found = entry.stat()
+        except OSError:
+            return ()
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _key_in(self, path: Path, stamp: Stamp) -> str:
+        """Return type and key, without the comment; empty where the file went away meanwhile or is no text."""
+        if stamp and self._stamps.get(path.name) == stamp:
+            return self._read[path.name]
+        try:
+            text = " ".join(path.read_text().split()[:2])
         except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
             return ""
         except OSError as error:
             self._warn(f"{path} cannot be read, and what it admitted stays admitted: {error.strerror}")
             return self._read.get(path.name, "")
+        self._stamps[path.name] = stamp
+        return text
 
     def _warn(self, problem: str) -> None:
         if problem not in self._known_problems:

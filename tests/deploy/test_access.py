@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Error, Message, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 
@@ -149,6 +150,8 @@ def test_a_file_that_cannot_be_read_for_a_moment_revokes_nobody(
     broken = OSError(24, "Too many open files")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", lambda path: (_ for _ in ()).throw(broken))
+        # A file that did not change is not read again.
+        (tmp_path / "a.pub").touch()
         wait_until(lambda: "Too many open files" in caplog.text, 10, "a warning")
     assert registry.nodes == {1}
     (tmp_path / "a.pub").unlink()
@@ -165,6 +168,8 @@ def test_files_that_cannot_be_read_are_named_once_and_again_when_it_comes_back(
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(Path, "read_text", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+            for name in ("a", "b"):
+                (tmp_path / f"{name}.pub").touch()
             for _ in range(3):
                 keys.look()
         keys.look()
@@ -201,8 +206,31 @@ def test_one_file_that_cannot_be_read_keeps_no_other_from_being_revoked(
         return read(path)
 
     monkeypatch.setattr(Path, "read_text", refuse)
+    (tmp_path / "a.pub").touch()
     keys.look()
     assert registry.nodes == {1}
+
+
+def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_key(tmp_path / "a")
+    keys = KeyFolder(tmp_path, registry := Registry())
+    keys.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda _: pytest.fail("read again"))
+        keys.look()
+    new_key(tmp_path / "b")
+    (tmp_path / "b.pub").rename(tmp_path / "a.pub")
+    keys.look()
+    assert registry.nodes == {2}
+
+
+def test_many_keys_are_admitted_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(30):
+        public = key().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        (tmp_path / f"{number}.pub").write_bytes(public)
+    with caplog.at_level("INFO"):
+        KeyFolder(tmp_path, Registry()).look()
+    assert [record.getMessage() for record in caplog.records] == [f"30 keys of {tmp_path} may connect"]
 
 
 def test_a_revoked_key_stays_out_until_the_server_restarts(link: Link) -> None:
