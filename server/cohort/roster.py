@@ -112,13 +112,18 @@ class Roster:
             return
         self._nodes = {node: identity for node, identity in self._nodes.items() if node in online}
         self._resting = {node: rest for node, rest in self._resting.items() if node in online}
-        for node, identity in sorted(self._ask(grid, asked), key=_by_client):
-            if problem := self._problem(node, identity):
+        answers = sorted(self._ask(grid, asked), key=_by_client)
+        self._hosts = {client: node for node, identity in self._nodes.items() for client in identity.clients}
+        for node, identity in answers:
+            # What it claimed before holds no more, whatever comes of this.
+            for client in self._nodes[node].clients if node in self._nodes else ():
+                self._hosts.pop(client, None)
+            if problem := self._problem(identity):
                 self._refuse(node, problem)
             else:
                 self._nodes[node] = identity
+                self._hosts.update(dict.fromkeys(identity.clients, node))
                 self._resting.pop(node, None)
-        self._hosts = {client: node for node, identity in self._nodes.items() for client in identity.clients}
         self._held = None
 
     def doubt(self, node: int) -> None:
@@ -154,10 +159,9 @@ class Roster:
         """Return the name that a node keeps over restarts: its lowest client."""
         return self._nodes[node].clients[0]
 
-    def _problem(self, node: int, identity: Identity) -> str:
-        claimed = {client for other, known in self._nodes.items() if other != node for client in known.clients}
-        if twice := sorted(claimed & set(identity.clients)):
-            return f"client {twice[0]} is hosted by another node that is online"
+    def _problem(self, identity: Identity) -> str:
+        if twice := [client for client in identity.clients if client in self._hosts]:
+            return f"client {min(twice)} is hosted by another node that is online"
         if identity.blocks < self._blocks:
             return f"its shards cover {identity.blocks} blocks, the run has {self._blocks}"
         return ""
