@@ -77,7 +77,7 @@ class Measured:
 
 
 HEAD = (
-    "| devices | model | link | all in, s | a round, s | slowest, s | server CPU s a round | server MB | grows by MB |\n"
+    "| devices | model | link | all in, s | round, s | slowest, s | server CPU s a round | server MB | grows by MB |\n"
     "|---|---|---|---|---|---|---|---|---|"
 )
 
