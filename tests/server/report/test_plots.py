@@ -10,12 +10,12 @@ import matplotlib
 import numpy as np
 import pytest
 
-from perennial.server.report import drawing, plots, quantities, reading
+from perennial.server.report import columns, drawing, plots, reading
 
 
 def a_run(
     name: str, blocks: int = 2, cycles: int = 2, rounds: int = 3, every: int = 1, **changes: Any
-) -> quantities.RunResult:
+) -> columns.RunResult:
     """A rising run; `changes` are settings of its configuration. Only mc-psgd chooses."""
     config: dict[str, object] = {"strategy": name, "blocks": blocks} | {
         k.replace("_", "-"): v for k, v in changes.items()
