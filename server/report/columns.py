@@ -163,6 +163,7 @@ class RunResult:
         """How many cycles were over after the evaluated rounds, which stand at `places`, (V,)."""
         per_block = self.config.get("rounds-per-block")
         if isinstance(per_block, int) and not self.config.get("clock"):
+            # By the round alone, so that files which keep nothing but evaluated rounds tell the same.
             return over_by_rounds(self.rounds.server_round[places], self.blocks, per_block)
         # By the clock, a cycle is over once a later one has begun, or the run has ended.
         over = self.rounds.cycle[places]
