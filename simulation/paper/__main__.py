@@ -39,7 +39,7 @@ def collect(options: argparse.Namespace) -> int:
     places.folder(options.output)
     for part, folders in there.items():
         kept = [series.from_result(one, part.key) for folder in folders for one in reading.read_all(folder)]
-        if evaluated := [one for one in kept if len(one.rounds)]:
+        if evaluated := [one for one in kept if len(one.evaluated)]:
             series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
         if part.name == "figure2" and (told := [one for folder in folders for one in mix.measure(folder)]):
             mix.write(options.output, told)

@@ -74,8 +74,7 @@ def signs(settings: Sequence[Setting], title: str) -> Figure:
 
 
 def _grid(title: str, names: tuple[str, str]) -> tuple[Figure, np.ndarray[tuple[int, int], np.dtype[np.object_]]]:
-    figure = blank(11.0, 7.2)
-    figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
+    figure = blank(11.0, 7.2, title)
     panels = figure.subplots(2, 3, sharex="col", sharey="row", squeeze=False)
     for row, name in enumerate(names):
         panels[row, 0].set_ylabel(name, color=INK, fontsize=10)
