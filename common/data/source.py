@@ -22,7 +22,8 @@ from perennial.common.task.models import default_for
 # What a server without data assumes where it is not told.
 DEFAULT_CLASSES = 10
 
-_P, _T = ParamSpec("_P"), TypeVar("_T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def resolved(config: RunConfig, shards: Shards) -> RunConfig:
 
 
 def _shared(make: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return ``make`` such that equal calls without keywords give one object, as long as somebody holds it.
+    """Return ``make`` such that equal calls give one object, as long as somebody holds it.
 
     The passes of an experiment are all open at once: however many they are, each data set is in memory once.
     """
@@ -85,9 +86,10 @@ def _shared(make: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @wraps(make)
     def shared(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
-        found = held.get(arguments)
+        key = (*arguments, *keywords.items())
+        found = held.get(key)
         if found is None:
-            found = held[arguments] = make(*arguments, **keywords)
+            found = held[key] = make(*arguments, **keywords)
         return found
 
     return shared
