@@ -107,7 +107,7 @@ def _check_finite(
 
 
 def _hosted(context: Context) -> Hosted:
-    return hosted(tuple(sorted(context.node_config.items())), _config(context))
+    return hosted(context.node_config, _config(context))
 
 
 def _config(context: Context) -> RunConfig:
@@ -123,5 +123,5 @@ def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
 
 @lru_cache(maxsize=4)
 def _engine(name: str, model: str, shape: tuple[int, ...], classes: int, threads: int) -> tuple[Engine, Layout]:
-    engine = engines.choose(name, models.build(model, shape, classes), shape, threads)
-    return engine, models.layout(model, shape, classes)
+    network = models.build(model, shape, classes)
+    return engines.choose(name, network, shape, threads), Layout.of(models.arrays_of(network))

@@ -72,10 +72,11 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     from perennial.server.link.key_folder import KeyFolder
     from perennial.server.link.link import Link
     from perennial.server.link.listener import Listener
+    from perennial.server.run.prepare import Run, prepare
     from perennial.server.run.progress import TerminalProgress
-    from perennial.server.run.training import Run, prepare, train
+    from perennial.server.run.training import train
 
-    run = prepare(Run(config, RunFolder(Path(config.output).absolute())))
+    run = prepare([Run(config, RunFolder(Path(config.output).absolute()))])
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
     link = Link()
     keyed = not (arguments.insecure or arguments.any_node)
@@ -95,7 +96,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     try:
         grid = EagerGrid(flower_run.grid, stop=signals.stop, forget=flower_run.grid.forget)
         progress = TerminalProgress([run.config.strategy])
-        train([run], grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
+        train(run, grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
         completed = True
     except Stopped:
         say(f"stopped; `flower-server --resume` with the same settings goes on from {run.folder.checkpoints}")

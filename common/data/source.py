@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from perennial.common.command.config import AUTO, RunConfig
 from perennial.common.command.errors import InputError
@@ -18,6 +21,9 @@ from perennial.common.task.models import default_for
 
 # What a server without data assumes where it is not told.
 DEFAULT_CLASSES = 10
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,25 @@ def resolved(config: RunConfig, shards: Shards) -> RunConfig:
     return config.with_data(shards.blocks, clients, model)
 
 
-@lru_cache(maxsize=4)
+def _shared(make: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return ``make`` such that equal calls give one object, as long as somebody holds it.
+
+    The passes of an experiment are all open at once: however many they are, each data set is in memory once.
+    """
+    held: WeakValueDictionary[tuple[object, ...], _T] = WeakValueDictionary()
+
+    @wraps(make)
+    def shared(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+        key = (*arguments, *keywords.items())
+        found = held.get(key)
+        if found is None:
+            found = held[key] = make(*arguments, **keywords)
+        return found
+
+    return shared
+
+
+@_shared
 def _cut(
     name: str,
     blocks: int,
@@ -101,7 +125,7 @@ def _cut(
     )
 
 
-_load = lru_cache(maxsize=2)(datasets.load)
+_load = _shared(datasets.load)
 
 
 def _shape(text: str) -> tuple[int, ...]:

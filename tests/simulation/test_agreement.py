@@ -22,8 +22,9 @@ from perennial.common.command.flower import free_port
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.checkpoint import load_latest
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.prepare import Run, prepare
 from perennial.server.run.state import RoundRecord
-from perennial.server.run.training import Run, prepare, train
+from perennial.server.run.training import train
 from perennial.simulation.ray_grid import RayGrid
 from tests.conftest import Simulate, make_data, read_metrics, read_predictors, write_folder
 from tests.processes import command_line, descendants, environment, run_command, wait_until, worker_pids
@@ -229,11 +230,11 @@ def test_a_killed_worker_costs_its_replies_of_one_round(
     data = write_folder(tmp_path / "data", make_data(2, 4))
     keys: dict[str, Any] = {"data": str(data), "model": "linear", "strategy": "mm-psgd", "cycles": 1, "nodes": 4}
     keys |= {"rounds-per-block": 4, "local-iterations": 5, "batch-size": 2}
-    run = prepare(Run(RunConfig.from_mapping(keys), RunFolder(tmp_path / "run")))
+    run = prepare([Run(RunConfig.from_mapping(keys), RunFolder(tmp_path / "run"))])
     killer = Killer(shared_grid, after=3, within_round=within_round)
     monkeypatch.setattr(shared_grid, "push_messages", killer.push_messages)
     shared_grid.begin(4, run.config.to_mapping())
-    train([run], shared_grid, nodes=4, progress=killer)
+    train(run, shared_grid, nodes=4, progress=killer)
     rows = read_metrics(run.folder.path)
     assert len(rows) == 8
     hit = [row for row in rows if row["clients-rejected"]]

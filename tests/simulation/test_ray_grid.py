@@ -16,6 +16,7 @@ from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import RunError
 from perennial.common.task import models
 from perennial.common.wire.arrays import encode
+from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import Order, write_order
 from perennial.common.wire.protocol import read_identity, write_query
 from tests.processes import worker_pids
@@ -23,7 +24,7 @@ from tests.processes import worker_pids
 if TYPE_CHECKING:
     from perennial.simulation.ray_grid import RayGrid
 
-LAYOUT = models.layout("linear", (1, 8, 8), 10)
+LAYOUT = Layout.of(models.arrays_of(models.build("linear", (1, 8, 8), 10)))
 
 
 @pytest.fixture
