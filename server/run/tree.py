@@ -29,7 +29,7 @@ from perennial.common.command.errors import InputError, shown
 Tree = Any
 FORMAT = 2
 # More than any state has, and less than Python's own limit: a list that holds itself is refused by it.
-_DEEPEST = 100
+_DEEPEST = 200
 
 
 class DamagedError(ValueError):
