@@ -1,8 +1,8 @@
 """The state of a Flower strategy as a tree, by walking its attributes; no pickles.
 
-Kept are numbers, text, None, bool, bytes, NumPy arrays and scalars, Flower's records and Arrays; lists, tuples and dicts
-of these; and strategies within the strategy. Functions, classes and loggers are left out: they are those of the instance
-that the state is put into. Anything else is refused by name, unless the strategy has ``state_dict`` and
+Kept are numbers, text, None, bool, bytes, NumPy arrays and scalars, Flower's records and Arrays; lists, tuples and
+dicts of these; and strategies within the strategy. Functions, classes and loggers are left out: they are those of the
+instance that the state is put into. Anything else is refused by name, unless the strategy has ``state_dict`` and
 ``load_state_dict``, which are then used instead.
 
 In the tree a number, a text or a NumPy array stands for itself, and all else is a dict of one key that says what it is.
@@ -40,7 +40,7 @@ def save(strategy: Strategy) -> Tree:
 def restore(strategy: Strategy, tree: Tree) -> None:
     """Put a state that ``save`` returned into an instance made as the saved one was; its functions stay.
 
-    An InputError if the state is of another class, or of other strategies within. The instance changes only if all fits.
+    An InputError if the state is of another class, or of other strategies within; then nothing has changed.
     """
     restoring = _Restoring()
     try:
