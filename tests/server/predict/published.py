@@ -58,8 +58,9 @@ def is_whole(predictor: Predictor) -> bool:
 
 def main(folder: Path) -> None:
     print("ready", flush=True)
-    sys.stdin.readline()
-    while True:
+    # The end of the input instead of a line: the test is over, and nobody would end this.
+    told = bool(sys.stdin.readline())
+    while told:
         # Rounds are numbered as versions are, so that a reader can tell that none was changed.
         publish(folder, publication((numbers(folder) or [0])[-1] + 1, size=20_000), kept=3)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -32,13 +31,6 @@ def run(tmp_path: Path) -> Path:
     for n in (1, 2, 3):
         publish(tmp_path, publication(n))
     return tmp_path
-
-
-@pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
-    caplog.set_level(logging.WARNING, "perennial")
-    return caplog
 
 
 def spoil(path: Path) -> None:

@@ -199,13 +199,12 @@ class Publisher:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def publish_for(self, seconds: float) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with self._process as process:
+            assert process.stdin is not None
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
+            process.stdin.write("\n")
+            process.stdin.flush()
             # A random instant is the point here: there is no condition to wait for.
             time.sleep(seconds)
             process.kill()
