@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, flower
+from perennial.common.command import console, extras, flower
 from perennial.common.command.address import check_authority, check_insecure, parse_address, readable
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError
@@ -50,6 +50,7 @@ def _main(arguments: argparse.Namespace) -> int:
     _check_security(arguments, host)
     if arguments.threads < 1:
         raise InputError(f"--threads must be at least 1, got {arguments.threads}")
+    extras.need("app")
     _check_shards(arguments.data)
     if arguments.runtime == "quick" and not flower.matches():
         say(f"flower-client: {flower.mismatch()}")
