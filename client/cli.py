@@ -45,12 +45,12 @@ def parser() -> argparse.ArgumentParser:
 
 def _main(arguments: argparse.Namespace) -> int:
     console.log_to_console(verbose=arguments.verbose)
+    extras.need("app")
     host, _ = parse_address(arguments.server)
     arguments.insecure |= arguments.insecure_anywhere
     _check_security(arguments, host)
     if arguments.threads < 1:
         raise InputError(f"--threads must be at least 1, got {arguments.threads}")
-    extras.need("app")
     _check_shards(arguments.data)
     if arguments.runtime == "quick" and not flower.matches():
         say(f"flower-client: {flower.mismatch()}")

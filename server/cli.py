@@ -36,8 +36,8 @@ def _main(arguments: argparse.Namespace) -> int:
         from perennial.server.link import stock
 
         return stock.attach(config, arguments)
-    _check_listener(arguments)
     extras.need("app")
+    _check_listener(arguments)
     if arguments.runtime == "quick" and not flower.matches():
         say(f"flower-server: {flower.mismatch()}")
         arguments.runtime = "stock"

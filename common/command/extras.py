@@ -17,7 +17,7 @@ MODULES = {
 def need(extra: str) -> None:
     """Refuse to go on unless all that ``extra`` brings is installed; nothing is loaded to find out."""
     if absent := missing(extra):
-        raise InputError(f"{' and '.join(absent)} must be installed first: {install(extra)}")
+        raise InputError(f"{', '.join(absent)} must be installed first: {install(extra)}")
 
 
 def missing(extra: str) -> list[str]:
