@@ -32,10 +32,11 @@ class Environment:
     def command(self, name: str) -> str:
         return str(self.folder / "bin" / name)
 
-    def run(self, name: str, *arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run one of its commands to the end, and return what it said."""
+    def run(self, name: str, *arguments: str | Path, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+        """Run one of its commands to the end, with ``extra`` variables, and return what it said."""
         line = [self.command(name), *map(str, arguments)]
-        return subprocess.run(line, cwd=cwd, env=variables(), capture_output=True, text=True, check=False, timeout=200)
+        env = {**variables(), **extra}
+        return subprocess.run(line, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=200)
 
 
 def variables() -> dict[str, str]:
@@ -92,21 +93,19 @@ def _requires(of: Environment) -> list[str]:
     return Distribution.at(metadata).requires or []
 
 
-def _dependencies(requirements: Iterable[str], extras: Iterable[str] = ()) -> set[str]:
-    """Return the names of all distributions that requirements lead to."""
+def _dependencies(requirements: Iterable[str]) -> set[str]:
+    """Return the names of all distributions that requirements lead to, none of them by an extra of the wheel's."""
     found: set[str] = set()
-    waiting = [(text, frozenset(extras)) for text in requirements]
+    waiting = {(text, "") for text in requirements}
     seen = set(waiting)
     while waiting:
-        text, asked = waiting.pop()
-        requirement = Requirement(text)
-        marker = requirement.marker
-        if marker and not any(marker.evaluate({"extra": extra}) for extra in (asked or {""})):
-            continue
-        found.add(requirement.name)
-        new = {(one, frozenset(requirement.extras)) for one in distribution(requirement.name).requires or ()} - seen
-        seen |= new
-        waiting += new
+        text, extra = waiting.pop()
+        wanted = Requirement(text)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+            found.add(wanted.name)
+            next_ones = distribution(wanted.name).requires or ()
+            new = {(one, asked) for one in next_ones for asked in ("", *wanted.extras)} - seen
+            waiting, seen = waiting | new, seen | new
     return found
 
 
