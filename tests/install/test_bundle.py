@@ -13,6 +13,7 @@ from perennial.common.command.config import RunConfig
 from perennial.server.link import stock
 from tests.install.environments import ROOT, Environment, variables
 
+pytestmark = pytest.mark.slow
 # Flower puts an app's folder first on the path, and loads its two components.
 LOAD = """
 import sys

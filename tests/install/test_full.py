@@ -11,6 +11,7 @@ from benchmarks.processes import running, wait_until
 from tests.conftest import read_metrics, read_predictors
 from tests.install.environments import ROOMS, Environment, variables
 
+pytestmark = pytest.mark.slow
 # A model of the project's own, which needs a package of the project's own.
 MODEL = """
 from torch import nn
