@@ -17,7 +17,6 @@ from perennial.common.data import datasets, partition
 from perennial.common.data.datasets import CutDataset, Shard, Shards
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.timed import TimedFolder
-from perennial.common.task.models import default_for
 
 # What a server without data assumes where it is not told.
 DEFAULT_CLASSES = 10
@@ -72,6 +71,9 @@ def open_folder(path: Path, config: RunConfig) -> Shards:
 
 def resolved(config: RunConfig, shards: Shards) -> RunConfig:
     """Return ``config`` with what the data decides: blocks, clients and the model."""
+    # Here, because it loads torch, which cutting data into shards does without.
+    from perennial.common.task.models import default_for
+
     clients = len(shards.clients) or config.clients
     model = default_for(shards.shape) if config.model == AUTO else config.model
     return config.with_data(shards.blocks, clients, model)

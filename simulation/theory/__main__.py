@@ -8,9 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, places
-from perennial.server.report.drawing import png
-from perennial.simulation.theory import figures, report
+from perennial.common.command import console, extras, places
+from perennial.simulation.theory import report
 from perennial.simulation.theory.study import FULL, QUICK, Study, measure_all
 
 TITLES = {
@@ -22,6 +21,10 @@ TITLES = {
 
 def write(study: Study, output: Path) -> str:
     """Run the study, write its files into ``output``, and return the slopes as Markdown."""
+    extras.need("simulation")
+    from perennial.server.report.drawing import png
+    from perennial.simulation.theory import figures
+
     places.folder(output)
     problems: list[report.Row] = []
     excess: list[report.Row] = []

@@ -258,14 +258,16 @@ def is_healthy(address: str) -> bool:
 @pytest.fixture
 def stock_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A local SuperLink in simulation mode, as `flwr run` would start it; its processes end with the test."""
-    (tmp_path / "neutral").mkdir()
+    # Ray's workers import from the working directory before the bundle: a project there may have our folders' names.
+    for name in ("client", "server", "common", "simulation"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+        (tmp_path / "project" / name / "__init__.py").write_text("raise AssertionError('the project is not the app')")
     port, binaries = str(free_port()), Path(sys.executable).parent
     settings = {"FLWR_HOME": str(tmp_path / "flwr"), "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port}
     env = environment(**settings, PATH=f"{binaries}{os.pathsep}{os.environ['PATH']}")
     command = [binaries / "flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", port, "--database", tmp_path / "state.db"]
-    # A neutral folder: Ray's workers would import packages of the working directory before the bundle's.
-    options: dict[str, Any] = {"cwd": tmp_path / "neutral", "env": env, "start_new_session": True}
+    options: dict[str, Any] = {"cwd": tmp_path / "project", "env": env, "start_new_session": True}
     options |= {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([str(part) for part in command], **options) as process:
         below: dict[int, str] = {}
@@ -300,7 +302,7 @@ def test_flwr_run_on_the_stock_runtime_gives_the_same_predictors(
     command = ["flwr", "run", str(ROOT), "--stream", "-c", overrides, "--federation-config", resources]
     done = subprocess.run(
         command,
-        cwd=tmp_path / "neutral",
+        cwd=tmp_path / "project",
         env=stock_environment,
         capture_output=True,
         text=True,
