@@ -57,7 +57,10 @@ def test_sigterm_ends_a_command_with_143_whatever_comes_of_it(
 
 
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
-    code = "from perennial.common.command import console; print(console.run(lambda: print('x' * 10**6, flush=True) or 0, 'command'))"
+    code = (
+        "from perennial.common.command import console; "
+        "print(console.run(lambda: print('x' * 10**6, flush=True) or 0, 'command'))"
+    )
     command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert command.stdout is not None
     assert command.stderr is not None

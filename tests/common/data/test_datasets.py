@@ -147,7 +147,10 @@ def test_a_download_that_fails_names_the_folder_and_the_remedy(cache: Path, monk
 
 
 def test_torchvision_is_imported_only_where_it_is_used() -> None:
-    code = "import sys; from perennial.common.data import datasets; datasets.load('digits'); print('torchvision' in sys.modules)"
+    code = (
+        "import sys; from perennial.common.data import datasets; datasets.load('digits'); "
+        "print('torchvision' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 
