@@ -75,8 +75,8 @@ def connect(listener: Listener) -> Iterator[Connect]:
         return made[-1]
 
     yield connected
-    for fleet in made:
-        fleet.close(unregister=False)
+    for connection in made:
+        connection.close(unregister=False)
 
 
 class Device:
@@ -85,14 +85,14 @@ class Device:
     def __init__(self, link: Link, connect: Connect) -> None:
         private = key()
         self.node = link.register(private.public_key())
-        self.fleet = connect(private)
-        assert self.fleet.activate() == self.node
+        self.connection = connect(private)
+        assert self.connection.activate() == self.node
 
     def answer(self) -> None:
-        announced = self.fleet.pull()
+        announced = self.connection.pull()
         assert announced is not None
-        message, context = self.fleet.fetch(announced, {"data": "here"})
+        message, context = self.connection.fetch(announced, {"data": "here"})
         assert context.run_config["cycles"] == 2
         assert context.node_config == {"data": "here"}
         arrays = {name: Array(array.numpy() + 1) for name, array in message.content["mixed"].items()}
-        self.fleet.push(Message(RecordDict({"mixed": ArrayRecord(arrays)}), reply_to=message), 0.1)
+        self.connection.push(Message(RecordDict({"mixed": ArrayRecord(arrays)}), reply_to=message), 0.1)

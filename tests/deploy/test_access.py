@@ -11,10 +11,10 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 
-from perennial.client.link.connection import Refused, Unreachable
+from perennial.client.link.failures import Refused, Unreachable
 from perennial.common.command.errors import InputError
 from perennial.common.command.flower import free_port
-from perennial.common.wire import parts as batch
+from perennial.common.wire import parts
 from perennial.server.link.forward import Forward
 from perennial.server.link.key_folder import KeyFolder
 from perennial.server.link.link import Link, LinkRun
@@ -37,7 +37,7 @@ def test_a_node_without_a_key_cannot_register_itself(connect: Connect) -> None:
 def test_a_revoked_node_is_unknown_at_its_next_question(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     link.revoke(device.node)
-    for question in (device.fleet.heartbeat, device.fleet.pull):
+    for question in (device.connection.heartbeat, device.connection.pull):
         with pytest.raises(Refused) as refused:
             question()
         assert refused.value.gone
@@ -46,30 +46,30 @@ def test_a_revoked_node_is_unknown_at_its_next_question(link: Link, run: LinkRun
 def test_a_reply_in_another_nodes_name_is_refused(link: Link, run: LinkRun, connect: Connect) -> None:
     victim, thief = Device(link, connect), Device(link, connect)
     run.grid.push_messages([order(victim.node)])
-    announced = victim.fleet.pull()
+    announced = victim.connection.pull()
     assert announced is not None
-    message, _ = victim.fleet.fetch(announced, {})
+    message, _ = victim.connection.fetch(announced, {})
     reply = Message(RecordDict(), reply_to=message)
     reply.metadata.__dict__["_src_node_id"] = victim.node
     with pytest.raises(Refused, match="403"):
-        thief.fleet.push(reply, 0.1)
+        thief.connection.push(reply, 0.1)
 
 
 def test_a_push_without_a_reply_or_its_parts_is_refused(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     with pytest.raises(httpx.HTTPStatusError, match="400"):
-        device.fleet._client.PushMessages(PushMessagesRequest(node=device.fleet._node))
+        device.connection._client.PushMessages(PushMessagesRequest(node=device.connection._node))
     assert nothing_left(link)
 
 
 def test_a_reply_whose_announcement_is_large_is_refused(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     (sent,) = run.grid.push_messages([order(device.node)])
-    announced = device.fleet.pull()
+    announced = device.connection.pull()
     assert announced is not None
-    message, _ = device.fleet.fetch(announced, {})
+    message, _ = device.connection.fetch(announced, {})
     with pytest.raises(Refused, match="413"):
-        device.fleet.push(Message(Error(2, "x" * 2**21), reply_to=message), 0.1)
+        device.connection.push(Message(Error(2, "x" * 2**21), reply_to=message), 0.1)
     run.grid.forget([sent])
     assert nothing_left(link)
 
@@ -79,9 +79,9 @@ def test_the_public_port_knows_the_fleet_api_alone(listener: Listener, path: str
     assert httpx.post(f"http://127.0.0.1:{listener.port}{path}").status_code == 404
 
 
-@pytest.mark.parametrize("path", [batch.WAIT, batch.PULL, batch.PUSH, "/v1/fleet/pull-messages"])
+@pytest.mark.parametrize("path", [parts.WAIT, parts.PULL, parts.PUSH, "/v1/fleet/pull-messages"])
 def test_every_route_wants_a_signature(listener: Listener, path: str) -> None:
-    head = batch.pack([(batch.NOBODY, b"")]) if path == batch.PUSH else b""
+    head = parts.pack([(parts.NOBODY, b"")]) if path == parts.PUSH else b""
     headers = {"content-type": "application/protobuf"}
     assert httpx.post(f"http://127.0.0.1:{listener.port}{path}", content=head, headers=headers).status_code == 401
 
