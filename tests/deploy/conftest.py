@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -88,10 +88,14 @@ class Device:
         self.connection = connect(private)
         assert self.connection.activate() == self.node
 
-    def answer(self) -> None:
+    def fetched(self) -> tuple[Message, Context]:
+        """Return the order that the server has for this node, and its context."""
         announced = self.connection.pull()
         assert announced is not None
-        message, context = self.connection.fetch(announced, {"data": "here"})
+        return self.connection.fetch(announced, {"data": "here"})
+
+    def answer(self) -> None:
+        message, context = self.fetched()
         assert context.run_config["cycles"] == 2
         assert context.node_config == {"data": "here"}
         arrays = {name: Array(array.numpy() + 1) for name, array in message.content["mixed"].items()}

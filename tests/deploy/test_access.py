@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 
 from perennial.client.link.failures import Refused, Unreachable
 from perennial.common.command.errors import InputError
-from perennial.common.command.flower import free_port
 from perennial.common.wire import parts
 from perennial.server.link.forward import Forward
 from perennial.server.link.key_folder import KeyFolder
@@ -46,9 +46,7 @@ def test_a_revoked_node_is_unknown_at_its_next_question(link: Link, run: LinkRun
 def test_a_reply_in_another_nodes_name_is_refused(link: Link, run: LinkRun, connect: Connect) -> None:
     victim, thief = Device(link, connect), Device(link, connect)
     run.grid.push_messages([order(victim.node)])
-    announced = victim.connection.pull()
-    assert announced is not None
-    message, _ = victim.connection.fetch(announced, {})
+    message, _ = victim.fetched()
     reply = Message(RecordDict(), reply_to=message)
     reply.metadata.__dict__["_src_node_id"] = victim.node
     with pytest.raises(Refused, match="403"):
@@ -65,9 +63,7 @@ def test_a_push_without_a_reply_or_its_parts_is_refused(link: Link, run: LinkRun
 def test_a_reply_whose_announcement_is_large_is_refused(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     (sent,) = run.grid.push_messages([order(device.node)])
-    announced = device.connection.pull()
-    assert announced is not None
-    message, _ = device.connection.fetch(announced, {})
+    message, _ = device.fetched()
     with pytest.raises(Refused, match="413"):
         device.connection.push(Message(Error(2, "x" * 2**21), reply_to=message), 0.1)
     run.grid.forget([sent])
@@ -87,8 +83,11 @@ def test_every_route_wants_a_signature(listener: Listener, path: str) -> None:
 
 
 def test_a_server_that_is_away_is_unreachable(connect: Connect) -> None:
-    with pytest.raises(Unreachable):
-        connect(key(), free_port()).activate()
+    # Held, so that nobody else listens on it meanwhile: a port that is bound without a listener refuses.
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        with pytest.raises(Unreachable):
+            connect(key(), held.getsockname()[1]).activate()
 
 
 # --- Keys -------------------------------------------------------------------------------------------------------------

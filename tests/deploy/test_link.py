@@ -143,9 +143,7 @@ def test_an_order_that_was_fetched_is_not_named_again(link: Link, run: LinkRun, 
     device = Device(link, connect)
     device.connection._transfer.waits = False
     run.grid.push_messages([order(device.node)])
-    announced = device.connection.pull()
-    assert announced is not None
-    device.connection.fetch(announced, {})
+    device.fetched()
     assert device.connection.pull() is None
 
 
@@ -193,9 +191,7 @@ def test_a_late_reply_is_dropped(link: Link, run: LinkRun, connect: Connect) -> 
     device = Device(link, connect)
     grid = EagerGrid(run.grid, forget=run.grid.forget)
     (sent,) = grid.push_messages([order(device.node)])
-    announced = device.connection.pull()
-    assert announced is not None
-    message, _ = device.connection.fetch(announced, {})
+    message, _ = device.fetched()
     run.grid.forget([sent])
     device.connection.push(Message(RecordDict(), reply_to=message), 0.1)
     assert nothing_left(link)
@@ -226,9 +222,7 @@ def test_a_stop_abandons_the_round_that_waits(link: Link, run: LinkRun, connect:
 def test_a_reply_that_is_no_message_is_an_error_and_not_the_end(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     (sent,) = run.grid.push_messages([order(device.node)])
-    announced = device.connection.pull()
-    assert announced is not None
-    message, _ = device.connection.fetch(announced, {})
+    message, _ = device.fetched()
     reply = Message(RecordDict(), reply_to=message)
     # Its root is a record, under a true hash.
     root = RecordDict({"config": ConfigRecord({"a": 1})})

@@ -38,9 +38,7 @@ class Liar(Device):
     def __init__(self, link: Link, run: LinkRun, connect: Connect) -> None:
         super().__init__(link, connect)
         (self.order,) = run.grid.push_messages([order(self.node)])
-        announced = self.connection.pull()
-        assert announced is not None
-        self.message, _ = self.connection.fetch(announced, {})
+        self.message, _ = self.fetched()
         self.reply = Message(RecordDict(), reply_to=self.message)
 
     def announce(self, tree: ObjectTree) -> PushMessagesResponse:
