@@ -12,7 +12,8 @@ from flwr.clientapp import ClientApp
 from perennial.client import engines
 from perennial.client.engines.engine import Engine, Received, Work
 from perennial.client.hosting import Hosted, hosted
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
+from perennial.common.command.typed_keys import key_of
 from perennial.common.task import models
 from perennial.common.wire.chains import MIXED, SEPARATE
 from perennial.common.wire.layout import Layout

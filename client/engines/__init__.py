@@ -15,8 +15,9 @@ from perennial.client.engines.loop import LoopEngine
 from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.network import Unsupported
 from perennial.client.engines.stacked import StackedEngine
-from perennial.common.command.config import AUTO, ENGINES
+from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 
 
 def choose(name: str, module: nn.Module, shape: tuple[int, ...], threads: int = 1) -> Engine:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.cycle.clock import ClockSpec, utc_now
 from perennial.common.data import datasets, partition
 from perennial.common.data.datasets import CutDataset, Shard, Shards

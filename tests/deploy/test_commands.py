@@ -12,8 +12,9 @@ import pytest
 
 from perennial.client import cli as client_cli
 from perennial.common.command import address, flower
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import key_of
 from perennial.server import cli as server_cli
 from perennial.server import options
 

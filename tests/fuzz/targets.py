@@ -22,8 +22,9 @@ import yaml
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from safetensors.numpy import save
 
-from perennial.common.command.config import RunConfig, key_of, schedule_of
+from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import key_of
 from perennial.common.cycle import clock
 from perennial.common.data import npz
 from perennial.common.data.shards import ShardFolder

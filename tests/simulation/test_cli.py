@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from perennial.common.command import console
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
+from perennial.common.command.typed_keys import key_of
 from perennial.common.data.shards import ShardFolder
 from perennial.server.run.folder import RunFolder
 from perennial.simulation import cli
