@@ -1,10 +1,11 @@
-"""Who may import whom: the maths knows neither Flower nor torch, and the two sides know only what they share."""
+"""Who may import whom, and who is called what: docs/architecture.md in the form of tests."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ PURE = (
 # What Flower calls public; everything else of it may change in a patch release.
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.simulation")
 LINK_ROOMS = ("server/link/", "client/link/")
+# Each side has its app, its command line and its end of the link: one word for one thing, seen from several sides.
+SHARED_NAMES = {"app", "cli", "link", "__main__"}
 
 
 def imported(source: str) -> set[str]:
@@ -123,6 +126,47 @@ def test_flower_s_internals_are_imported_in_the_two_link_rooms_alone() -> None:
     assert {line for line in private if not line.startswith(LINK_ROOMS)} == set()
     # The check sees what it looks for.
     assert any("flwr.proto" in line for line in private)
+
+
+def twice(places: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the (name, place) pairs whose name another pair has too, as lines."""
+    pairs = sorted(places)
+    names = [name for name, _ in pairs]
+    return [f"{name}: {place}" for name, place in pairs if names.count(name) > 1]
+
+
+def public_classes(path: Path) -> list[str]:
+    nodes = ast.parse(path.read_text()).body
+    return [node.name for node in nodes if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+
+
+def test_no_two_modules_or_rooms_have_the_same_name() -> None:
+    # A room is named by its folder, where its __init__.py lies.
+    names = [(path.parent.name if path.stem == "__init__" else path.stem, str(path.relative_to(ROOT)))
+             for path in files(*PACKAGES, "perennial")]  # fmt: skip
+    assert twice(pair for pair in names if pair[0] not in SHARED_NAMES) == []
+    # The exceptions are needed.
+    assert {line.partition(":")[0] for line in twice(names)} == SHARED_NAMES
+
+
+def test_no_two_public_classes_have_the_same_name() -> None:
+    names = [(name, str(path.relative_to(ROOT)))
+             for path in files(*PACKAGES, "perennial") for name in public_classes(path)]  # fmt: skip
+    assert len(names) > 50
+    assert twice(names) == []
+
+
+def test_no_class_of_flower_s_is_imported_by_the_name_of_one_of_ours() -> None:
+    ours = {name for path in files(*PACKAGES) for name in public_classes(path)}
+    taken = {
+        f"{path.relative_to(ROOT)}: {node.module}.{alias.name}"
+        for path in files(*PACKAGES, "perennial")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and inside(node.module or "", "flwr")
+        for alias in node.names
+        if (alias.asname or alias.name) in ours
+    }
+    assert taken == set()
 
 
 @pytest.mark.parametrize(
