@@ -87,6 +87,9 @@ def shared_grid() -> Iterator[RayGrid]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.__enter__()
+        # On a busy machine Ray may have started at its second attempt, and left the processes of the first one to the
+        # garbage collector, which would warn in the middle of some test.
+        gc.collect()
     grid = RayGrid(2)
     yield grid
     # Ray leaves its processes to the garbage collector while they still end, which warns.

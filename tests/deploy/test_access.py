@@ -147,10 +147,10 @@ def test_a_file_that_cannot_be_read_for_a_moment_revokes_nobody(
     broken = OSError(24, "Too many open files")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", lambda path: (_ for _ in ()).throw(broken))
-        wait_until(lambda: "Too many open files" in caplog.text, 10, "a warning")
+        wait_until(lambda: "Too many open files" in caplog.text, 60, "a warning")
     assert registry.nodes == {1}
     (tmp_path / "a.pub").unlink()
-    wait_until(lambda: not registry.nodes, 10, "the watch to go on")
+    wait_until(lambda: not registry.nodes, 60, "the watch to go on")
     keys.stop()
 
 

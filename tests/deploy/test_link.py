@@ -28,9 +28,10 @@ from tests.processes import wait_until
 def test_a_model_travels_to_a_node_and_back(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     thread = threading.Thread(target=device.answer, daemon=True)
+    asked = order(device.node)
     thread.start()
-    (reply,) = EagerGrid(run.grid).send_and_receive([order(device.node)], timeout=20)
-    thread.join(10)
+    (reply,) = EagerGrid(run.grid).send_and_receive([asked], timeout=60)
+    thread.join(60)
     assert float(reply.content["mixed"]["layer-4"].numpy()[0]) == 5.0
     assert reply.metadata.src_node_id == device.node
 
@@ -107,7 +108,7 @@ def test_an_order_to_a_node_that_is_offline_already_is_lost_at_once(link: Link, 
 
 def wait_for_reply(run: LinkRun, sent: str) -> list[Message]:
     replies: list[Message] = []
-    wait_until(lambda: replies.extend(run.grid.pull_messages([sent])) or replies, 10, "a reply")
+    wait_until(lambda: replies.extend(run.grid.pull_messages([sent])) or replies, 60, "a reply")
     return replies
 
 
@@ -247,7 +248,7 @@ def test_a_ring_from_another_thread_wakes_the_request_that_waits() -> None:
         event = bell.expect(7)
         threading.Timer(0.05, bell.ring, [7]).start()
         threading.Timer(0.0, bell.ring, [8]).start()
-        await asyncio.wait_for(event.wait(), 5)
+        await asyncio.wait_for(event.wait(), 60)
         bell.forget(7, event)
         return not bell._waiting
 
@@ -263,7 +264,7 @@ def test_a_run_that_is_over_lets_nobody_wait(
     pulled: list[object] = []
     thread = threading.Thread(target=lambda: pulled.extend(device.connection.pull() for _ in range(2)), daemon=True)
     thread.start()
-    wait_until(lambda: link.doorbell._waiting, 10, "the node to wait")
+    wait_until(lambda: link.doorbell._waiting, 60, "the node to wait")
     run.finish(completed=True)
     thread.join(60)
     # The one that waited, and the one that asks again.

@@ -91,7 +91,7 @@ def serve(server: Server, app: Callable[[Message, Context], Message] = echo, *, 
     node = Node(lambda: server, app, {}, stop=server.stop, say=server.said.append, keyed=keyed)
     thread = threading.Thread(target=node.serve, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive(), server.said
     return server
 

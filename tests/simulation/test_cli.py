@@ -208,7 +208,7 @@ def test_a_signal_leaves_no_process_and_a_folder_that_resumes(tmp_path: Path, nu
     assert errors.splitlines()[-1] == "flower-simulation: interrupted; --resume goes on from the last checkpoint"
     assert "Traceback" not in errors
     assert "logging.cc" not in errors
-    wait_until(lambda: not any(command_line(pid) == line for pid, line in children.items()), 20, "the end of all")
+    wait_until(lambda: not any(command_line(pid) == line for pid, line in children.items()), 120, "the end of all")
     folder = RunFolder(tmp_path / "long")
     assert not folder.is_complete()
     assert list(folder.checkpoints.glob("*.json"))

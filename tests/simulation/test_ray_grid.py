@@ -99,6 +99,29 @@ def test_the_next_run_keeps_the_workers_and_forgets_the_nodes(grid: RayGrid) -> 
     assert len(before) == 2
 
 
+class SlowStarter:
+    """Stands in for a worker whose imports take a while."""
+
+    def __init__(self, search_path: list[str]) -> None:
+        time.sleep(1.0)
+
+    def begin(self, run_config: dict[str, Any]) -> None: ...
+
+
+def test_a_run_begins_when_its_workers_have_started(shared_grid: RayGrid) -> None:
+    import ray
+
+    from perennial.simulation.ray_grid import RayGrid
+
+    # Without a CPU of its own: the two of the shared grid may be all that there are.
+    grid = RayGrid(1)
+    grid._actor_class = ray.remote(num_cpus=0)(SlowStarter)
+    asked = time.monotonic()
+    grid.begin(1, {})
+    assert time.monotonic() - asked >= 1.0
+    grid.close()
+
+
 def test_a_dead_worker_answers_with_errors_once_and_is_replaced(grid: RayGrid) -> None:
     hosted_clients(grid)
     victim = worker_pids()[0]
