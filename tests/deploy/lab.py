@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from tests.processes import wait_until
 
@@ -34,7 +35,8 @@ class Network:
     """Hosts 10.77.X.n, each in a namespace of its own, around a switch in another one."""
 
     def __init__(self, number: int) -> None:
-        self._prefix = f"perennial{os.getpid()}-{number}"
+        # Not by the process id: what a killed run left behind may have that of a process of today.
+        self._prefix = f"perennial-{uuid4().hex[:8]}"
         self._subnet = f"10.77.{number}"
         self._hosts: list[str] = []
         self._add_namespace("switch")
@@ -132,9 +134,9 @@ class Lab:
         self.address = self.network.add(SERVER)
         for host in [*map(device, range(CLIENTS)), OUTSIDER]:
             self.network.add(host)
-            self._script("node-key.sh", str(folder / f"{host}.key"))
-        self._script("certificates.sh", str(folder / "tls"), self.address)
-        self._script("admit.sh", str(self.state), *(str(folder / f"{device(c)}.key.pub") for c in range(CLIENTS)))
+            self.script("node-key.sh", str(folder / f"{host}.key"))
+        self.script("certificates.sh", str(folder / "tls"), self.address)
+        self.script("admit.sh", str(self.state), *(str(folder / f"{device(c)}.key.pub") for c in range(CLIENTS)))
         write_shards(folder)
 
     def client(
@@ -170,9 +172,6 @@ class Lab:
             check=True, capture_output=True, text=True, timeout=60,
         ).stdout  # fmt: skip
 
-    def script(self, name: str, *arguments: str) -> None:
-        self._script(name, *arguments)
-
     def close(self) -> None:
         for process in self._processes:
             if process.running():
@@ -180,7 +179,7 @@ class Lab:
         self.network.close()
 
     @staticmethod
-    def _script(name: str, *arguments: str) -> None:
+    def script(name: str, *arguments: str) -> None:
         subprocess.run([ROOT / "deploy" / name, *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
