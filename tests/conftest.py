@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -21,6 +22,10 @@ from tests.reference import Data
 
 if TYPE_CHECKING:
     from perennial.simulation.ray_grid import RayGrid
+
+# A shell lets what it runs in the background ignore Ctrl-C, and processes inherit that: those under test must hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no fault of the code.
 settings.register_profile("patient", deadline=None)
