@@ -22,7 +22,8 @@ from perennial.common.wire.protocol import ProtocolError
 from perennial.common.wire.updates import read_losses, read_update
 from perennial.server.run.checkpoint import DamagedError, load_checkpoint
 from perennial.simulation import experiment
-from tests.fuzz.targets import CHAINS, LAYOUT, ORDER, TARGETS
+from tests.fuzz.messages import CHAINS, LAYOUT, ORDER
+from tests.fuzz.targets import TARGETS
 
 KEYS = sorted(RunConfig().to_mapping())
 RELAXED = settings(
