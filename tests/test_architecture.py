@@ -21,6 +21,21 @@ PURE = (
 # What Flower calls public; everything else of it may change in a patch release.
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.simulation")
 LINK_ROOMS = ("server/link/", "client/link/")
+# What the rooms may import, beside themselves; docs/architecture.md has the same table, with reasons.
+MAY_IMPORT = {
+    "common.command": ("common.cycle",),
+    "common.cycle": ("common.command",),
+    "common.wire": ("common.command",),
+    "common.data": ("common",),
+    "common.task": ("common",),
+    "client.engines": ("common",),
+    "client.link": ("common.command", "common.wire"),
+    "server.cohort": ("common",),
+    "server.strategies": ("common", "server.psgd", "server.cohort", "server.run"),
+    "server.run": ("common", "server.psgd", "server.cohort", "server.strategies"),
+    "server.report": ("common",),
+    "server.link": ("common", "server.run"),
+}
 # Each side has its app, its command line and its end of the link: one word for one thing, seen from several sides.
 SHARED_NAMES = {"app", "cli", "link", "__main__"}
 
@@ -34,7 +49,7 @@ def imported(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add(node.module or "")
             # `from perennial import client` imports a room, and `from flwr import common` a private module.
-            if node.module in ("perennial", "flwr"):
+            if node.module == "flwr" or inside(node.module or "", "perennial"):
                 names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             names |= {str(one.value) for one in node.args if isinstance(one, ast.Constant)}
@@ -97,6 +112,24 @@ def test_what_everybody_starts_with_loads_neither_torch_nor_ray_nor_matplotlib(s
 )
 def test_no_file_of_one_package_imports_the_other(package: str, other: str) -> None:
     assert importers(package, f"perennial.{other}") == []
+
+
+def test_every_room_has_its_line_in_the_plan() -> None:
+    rooms = {path.parent.relative_to(ROOT).parts for path in files("common", "client", "server")}
+    assert set(MAY_IMPORT) == {".".join(parts) for parts in rooms if len(parts) == 2}
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_what_the_plan_allows(room: str) -> None:
+    allowed = [f"perennial.{name}" for name in (room, *MAY_IMPORT[room])]
+    wrong = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files(room.replace(".", "/"))
+        for name in imported(path.read_text())
+        # `from perennial.server import psgd` names the package too, which says nothing yet.
+        if inside(name, "perennial") and not any(inside(name, one) or inside(one, name) for one in allowed)
+    }
+    assert wrong == set()
 
 
 def test_nothing_is_imported_by_another_name_than_perennial() -> None:
