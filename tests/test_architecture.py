@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -117,6 +118,17 @@ def test_no_file_of_one_package_imports_the_other(package: str, other: str) -> N
 def test_every_room_has_its_line_in_the_plan() -> None:
     rooms = {path.parent.relative_to(ROOT).parts for path in files("common", "client", "server")}
     assert set(MAY_IMPORT) == {".".join(parts) for parts in rooms if len(parts) == 2}
+
+
+def test_the_page_on_the_architecture_has_every_room_and_the_same_plan() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    tree = page.split("```")[1]
+    assert [room for room in MAY_IMPORT if f"  {room.partition('.')[2]}/ " not in tree] == []
+    plan = {}
+    for line in page.partition("| room | may import | why |")[2].partition("\n\n")[0].splitlines()[2:]:
+        rooms, allowed = (re.findall("`([a-z/]+)(?:[.]py)?`", cell) for cell in line.split("|")[1:3])
+        plan |= {room.replace("/", "."): tuple(name.replace("/", ".") for name in allowed) for room in rooms}
+    assert plan == MAY_IMPORT
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
