@@ -30,7 +30,7 @@ EXPERIMENT = {
 }  # fmt: skip
 # Ray's agents look for their parent once they have started, which on a busy machine takes a while.
 ENDING_SECONDS = 120.0
-FINISH_SECONDS = 280.0
+FINISH_SECONDS = 600.0
 # About what the command takes to its first round on an idle machine.
 START_SECONDS = 8.0
 

@@ -104,14 +104,14 @@ class Process:
     def said(self) -> str:
         return self._log.read_bytes()[self._start :].decode(errors="replace")
 
-    def wait_for(self, text: str, seconds: float = 240) -> None:
+    def wait_for(self, text: str, seconds: float = 600) -> None:
         wait_until(lambda: text in self.said() or not self.running(), seconds, f"{text!r} in\n{self.said()[-2000:]}")
         assert text in self.said(), f"{text!r} was not said before the end:\n{self.said()[-2000:]}"
 
     def running(self) -> bool:
         return self._popen.poll() is None
 
-    def end(self, number: int = signal.SIGKILL, seconds: float = 20) -> int:
+    def end(self, number: int = signal.SIGKILL, seconds: float = 120) -> int:
         """Send a signal; return the exit code once the process is gone."""
         if self.running():
             self._popen.send_signal(number)
@@ -169,7 +169,7 @@ class Lab:
         """Return what a short command prints on a host."""
         return subprocess.run(
             ["ip", "netns", "exec", self.network.name(host), *arguments],
-            check=True, capture_output=True, text=True, timeout=60,
+            check=True, capture_output=True, text=True, timeout=300,
         ).stdout  # fmt: skip
 
     def close(self) -> None:

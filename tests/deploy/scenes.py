@@ -47,7 +47,7 @@ def simulate(lab: Lab) -> Path:
     command = [sys.executable, "-m", "perennial.simulation.cli", "run", str(file)]
     log = lab.folder / "simulated.log"
     with log.open("wb") as written:
-        done = subprocess.run(command, cwd=lab.folder, env=environment(), stdout=written, stderr=written, timeout=300)
+        done = subprocess.run(command, cwd=lab.folder, env=environment(), stdout=written, stderr=written, timeout=600)
     assert done.returncode == 0, log.read_text()
     return output
 
@@ -58,7 +58,7 @@ def deploy(lab: Lab, clients: list[Process]) -> Path:
         client.wait_for("the server cannot be reached")
     output = lab.folder / "unbroken"
     server = lab.server(output, **EXPERIMENT)
-    assert server.wait(240) == 0, server.said()
+    assert server.wait(600) == 0, server.said()
     return output
 
 
@@ -80,13 +80,13 @@ def interrupt(lab: Lab) -> Interrupted:
     moments = sorted(rng.sample(range(1, ROUNDS - 6), KILLS + 1))
     for number, moment in zip([signal.SIGINT] + [signal.SIGKILL] * KILLS, moments, strict=True):
         server = lab.server(run.output, "--resume", **EXPERIMENT)
-        wait_until(lambda at=moment: len(rows(run.output)) >= at, 240, f"round {moment}\n{server.said()[-2000:]}")
+        wait_until(lambda at=moment: len(rows(run.output)) >= at, 600, f"round {moment}\n{server.said()[-2000:]}")
         time.sleep(rng.uniform(0, 0.3))
         run.exits.append(server.end(number))
         run.rounds_at_exit.append(len(rows(run.output)))
         run.last_words.append(server.said())
     server = lab.server(run.output, "--resume", **EXPERIMENT)
-    run.exits.append(server.wait(200))
+    run.exits.append(server.wait(600))
     return run
 
 
@@ -112,7 +112,7 @@ def misbehave(lab: Lab) -> Hostile:
     impostor = lab.client(1, program=(DEVICE, "impostor"), host=OUTSIDER)
     server.wait_for("client 0 is hosted by another node")
     bad = lab.client(3, program=(DEVICE, "hostile"))
-    code = server.wait(300)
+    code = server.wait(600)
     assert code == 0, server.said()
     bad.end()
     impostor.end()
@@ -152,20 +152,20 @@ class Outage:
         devices[2].end(signal.SIGKILL)
         self.rounds["trouble"] = len(rows(self.output))
         devices[2] = lab.client(2)
-        devices[2].wait_for("connected as node", 120)
+        devices[2].wait_for("connected as node", 600)
         self.rounds["restarted"] = len(rows(self.output))
         # However long the restart took, some rounds are between it and the other device's return.
         self._wait_for_round(self.rounds["restarted"] + 5)
         time.sleep(max(0.0, cut_at + CUT_SECONDS - time.monotonic()))
         lab.network.mend(device(1))
         self.rounds["mended"] = len(rows(self.output))
-        self.code = server.wait(300)
+        self.code = server.wait(600)
 
     def _wait_for_round(self, number: int) -> None:
-        wait_until(lambda: len(rows(self.output)) >= number, 240, f"round {number} of {self.output}")
+        wait_until(lambda: len(rows(self.output)) >= number, 600, f"round {number} of {self.output}")
 
     def rows(self) -> list[dict[str, Any]]:
-        assert self.finished.wait(900)
+        assert self.finished.wait(1800)
         if self.error:
             raise self.error
         return rows(self.output)

@@ -18,7 +18,7 @@ from tests.deploy.lab import CLIENT, CLIENTS, IMPOSSIBLE, OUTSIDER, PORT, SERVER
 from tests.deploy.scenes import EXPERIMENT, KILLS, OUTAGE_ROUNDS, ROUNDS, Hostile, Interrupted, Outage
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
         thread = threading.Thread(target=scene.play, daemon=True)
         thread.start()
         yield scene
-        thread.join(timeout=300)
+        thread.join(timeout=1800)
 
 
 @pytest.fixture(scope="module")

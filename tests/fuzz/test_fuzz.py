@@ -124,7 +124,7 @@ def test_what_messages_show_is_short_and_one_line() -> None:
     assert shown("sgd") == "'sgd'"
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_an_experiment_of_too_many_runs_is_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(json.dumps({"seed": list(range(1000)), "cycles": list(range(1, 1000)), "blocks": [1, 2]}))

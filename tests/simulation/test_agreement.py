@@ -28,7 +28,7 @@ from tests.reference import ALGORITHMS, Model, Setting
 ROOT = Path(__file__).resolve().parents[2]
 STRATEGIES = ("fedavg", "mm-psgd", "mc-psgd")
 # Each starts Ray and workers, in a minute on two idle cores; a busy machine takes its time.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 SIZES = list(product((1, 2, 3), (1, 4)))  # blocks, clients
 STEPS = (1, 5)
