@@ -9,8 +9,9 @@ from pathlib import Path
 
 from flwr.app import UserConfigValue
 
-from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.datasets import Shards
 from perennial.common.data.source import DEFAULT_CLASSES, open_folder, open_shards
 from perennial.common.task.models import default_for

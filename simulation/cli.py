@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from perennial.common.command import console, extras
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import key_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

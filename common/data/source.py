@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.cycle.clock import ClockSpec, utc_now
 from perennial.common.data import datasets, partition
 from perennial.common.data.datasets import CutDataset, Shard, Shards

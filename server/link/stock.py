@@ -25,7 +25,7 @@ from perennial.common.command.address import check_authority, check_insecure, pa
 from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError, RunError
-from perennial.common.command.flower import command, environment, free_port
+from perennial.common.command.flower import command, end, environment, free_port
 from perennial.server.link.forward import Forward
 from perennial.server.link.listener import Listener
 from perennial.server.run.folder import RunFolder
@@ -185,12 +185,7 @@ def _superlink(arguments: argparse.Namespace, home: Path, port: int) -> Iterator
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, 10)
         log.close()
 
 

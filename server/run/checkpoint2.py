@@ -25,7 +25,7 @@ _NAME = re.compile(r"([0-9]{8,})\.(json|safetensors)")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class RunCheckpoint:
     """A run after a round. run: its identity. metrics: where each of its metrics files ends. tree: its state."""
 
     run: str
@@ -47,13 +47,13 @@ class Checkpoints:
         # Rounds whose checkpoints were read or written here; any other may be damaged, and must not be the one kept.
         self._whole: list[int] = []
 
-    def latest(self, run: str | None = None) -> Checkpoint | None:
+    def latest(self, run: str | None = None) -> RunCheckpoint | None:
         """Return the newest checkpoint that is whole, with a warning for each newer one; None if there is none.
 
         run: the identity that all must have; None: any, as long as it is one. An InputError for another identity and
         for another format; a RunError if none is whole.
         """
-        found: dict[Path, Checkpoint] = {}
+        found: dict[Path, RunCheckpoint] = {}
         paths = [path for path in self._folder.glob("*.json") if _NAME.fullmatch(path.name)]
         for path in sorted(paths, key=_round, reverse=True):
             try:
@@ -75,7 +75,7 @@ class Checkpoints:
         self._whole = [newest.server_round]
         return newest
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: RunCheckpoint) -> None:
         """Write the checkpoint of its round, and drop all but the one before it that is known to be whole."""
         self._folder.mkdir(parents=True, exist_ok=True)
         metrics = [[mark.position, mark.crc] for mark in checkpoint.metrics]
@@ -97,7 +97,7 @@ class Checkpoints:
                 path.unlink()
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path) -> RunCheckpoint:
     """Return the checkpoint whose .json is ``path``; DamagedError for anything that is not as it was written.
 
     An older or newer format is an InputError.
@@ -115,14 +115,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def _checkpoint(content: Any) -> Checkpoint:
+def _checkpoint(content: Any) -> RunCheckpoint:
     try:
         run, server_round = content["run"], content["server-round"]
         marks = tuple(Mark(position, crc) for position, crc in content["metrics"])
         counts = [server_round, *(number for mark in marks for number in (mark.position, mark.crc))]
         if type(run) is not str or not run or any(type(one) is not int or not 0 <= one < 2**63 for one in counts):
             raise DamagedError("it does not hold a run, a round and marks")
-        return Checkpoint(run, server_round, content["state"], marks)
+        return RunCheckpoint(run, server_round, content["state"], marks)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"{type(error).__name__}: {error}") from error
 

@@ -12,8 +12,9 @@ import pytest
 
 from perennial.client import cli as client_cli
 from perennial.common.command import address, extras, flower
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import key_of
 from perennial.server import cli as server_cli
 from perennial.server import options
 
@@ -250,7 +251,7 @@ def test_a_device_needs_neither_ray_nor_plotting_nor_scikit_learn() -> None:
         "heavy = ('ray', 'matplotlib', 'sklearn', 'scipy', 'pandas', 'uvicorn')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.strip() == "[]"
 
 

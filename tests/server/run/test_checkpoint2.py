@@ -17,7 +17,7 @@ from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.schedule import Slot
 from perennial.server.psgd import Chains, Predictors
 from perennial.server.run import checkpoint as format_1
-from perennial.server.run.checkpoint2 import Checkpoint, Checkpoints, load_checkpoint, new_identity
+from perennial.server.run.checkpoint2 import Checkpoints, RunCheckpoint, load_checkpoint, new_identity
 from perennial.server.run.metrics import Mark
 from perennial.server.run.state import RunState
 from perennial.server.run.tree import DamagedError, first_difference, write
@@ -25,13 +25,13 @@ from perennial.server.run.tree import DamagedError, first_difference, write
 RUN = "5f0c"
 
 
-def a_checkpoint(server_round: int, run: str = RUN) -> Checkpoint:
+def a_checkpoint(server_round: int, run: str = RUN) -> RunCheckpoint:
     shared = np.full(50, server_round, np.float32)
     tree = {"slot": [server_round, 0, 1], "chains": {"mixed": shared, "separate": [shared, np.arange(3)]}, "loss": 0.1}
-    return Checkpoint(run, server_round, tree, (Mark(100 * server_round, 2**32 - 1), Mark()))
+    return RunCheckpoint(run, server_round, tree, (Mark(100 * server_round, 2**32 - 1), Mark()))
 
 
-def same(one: Checkpoint | None, other: Checkpoint) -> bool:
+def same(one: RunCheckpoint | None, other: RunCheckpoint) -> bool:
     assert one is not None
     heads = [(each.run, each.server_round, each.metrics) for each in (one, other)]
     return heads[0] == heads[1] and first_difference(one.tree, other.tree) is None
