@@ -25,7 +25,7 @@ from perennial.server.run.evaluate import Evaluator, Right, TorchRight
 from perennial.server.run.folder import Metrics, RunFolder
 from perennial.server.run.readers import reader_of
 from perennial.server.run.state import RoundRecord, RunState
-from perennial.server.strategies import ScheduleOver, strategy_for
+from perennial.server.strategies.own import ScheduleOver, strategy_for
 
 LOG = logging.getLogger("perennial")
 # Simulated rounds may take milliseconds; a checkpoint a few times a minute loses little and costs nothing.

@@ -15,10 +15,10 @@ from perennial.common.command.config import NEIGHBOURS, RunConfig
 from perennial.common.wire.layout import Layout
 from perennial.server.run.checkpoint import Checkpoint, load_latest, save_checkpoint
 from perennial.server.run.readers import reader_of
-from perennial.server.strategies import FedAdam, FedAvgM, FedRep, strategy_for
-from perennial.server.strategies.neighbours.fedrep import head_start
-from perennial.server.strategies.neighbours.ifca import IFCA, starts
-from perennial.server.strategies.neighbours.optimisers import adam_step, momentum_step
+from perennial.server.strategies.own import FedAdam, FedAvgM, FedRep, strategy_for
+from perennial.server.strategies.own.neighbours.fedrep import head_start
+from perennial.server.strategies.own.neighbours.ifca import IFCA, starts
+from perennial.server.strategies.own.neighbours.optimisers import adam_step, momentum_step
 from tests.server.conftest import MODEL_BYTES, FakeGrid, Outcome
 
 RunStrategy = Callable[..., Outcome]

@@ -17,7 +17,7 @@ from perennial.common.wire.orders import Order
 from perennial.common.wire.updates import Losses, Update, write_update
 from perennial.server.psgd import SEPARATE
 from perennial.server.run.readers import Reader, reader_of
-from perennial.server.strategies import MCPSGD, MMPSGD, FedAvg, strategy_for
+from perennial.server.strategies.own import MCPSGD, MMPSGD, FedAvg, strategy_for
 from tests.server.conftest import LAYOUT, MODEL_BYTES, FakeGrid, Outcome, Sent, model
 
 RunStrategy = Callable[..., Outcome]

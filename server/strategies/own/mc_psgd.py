@@ -15,7 +15,7 @@ from perennial.common.wire.updates import Losses, Update, read_losses
 from perennial.server.cohort.exchange import Exchange
 from perennial.server.psgd import choose
 from perennial.server.run.state import RoundRecord
-from perennial.server.strategies.base import BlockCyclic
+from perennial.server.strategies.own.base import BlockCyclic
 
 
 class MCPSGD(BlockCyclic):

@@ -12,7 +12,7 @@ import numpy as np
 from perennial.common.wire.chains import MIXED, Vector
 from perennial.common.wire.updates import Losses
 from perennial.server.run.state import RoundRecord
-from perennial.server.strategies.base import BlockCyclic
+from perennial.server.strategies.own.base import BlockCyclic
 
 Memory = Mapping[str, Vector]
 
