@@ -58,9 +58,7 @@ def _kept(folded: int, decay: float | None) -> float:
     return folded / (folded + 1) if decay is None else decay
 
 
-def _folded(
-    predictor: NDArray[Any] | None, model: NDArray[Any], keep: float, dtype: np.dtype[Any]
-) -> NDArray[Any]:
+def _folded(predictor: NDArray[Any] | None, model: NDArray[Any], keep: float, dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind not in "fc":
         return (np.rint(model) if model.dtype.kind == "f" else model).astype(dtype, copy=False)
     if keep == 0.0 or predictor is None:

@@ -10,7 +10,9 @@ from typing import Protocol
 from flwr.app import Message, RecordDict
 
 from perennial.common.command.errors import InputError, RunError, shown
+from perennial.common.wire.chains import CHAINS
 from perennial.common.wire.two_chains import Parts, read_parts, write_order
+from perennial.server.strategies.messages import own_records
 
 Messages = Mapping[str, Sequence[Message]]
 
@@ -66,8 +68,9 @@ class Together:
         packed = []
         for twins in _by_node(messages):
             message = next(iter(twins.values()))
-            parts = Parts({chain: twin.content for chain, twin in twins.items()}, copy.deepcopy(dict(losses or {})))
-            message.content = write_order(parts, block=block, report_loss=bool(losses))
+            judged = {chain: own_records(records) for chain, records in (losses or {}).items() if chain in twins}
+            parts = Parts({chain: twin.content for chain, twin in twins.items()}, judged)
+            message.content = write_order(parts, block=block, report_loss=bool(judged))
             packed.append(message)
         return packed
 
@@ -76,7 +79,7 @@ class Together:
         losses: dict[str, list[Message]] = {}
         for reply in replies:
             if reply.has_error():
-                for chain in ("mixed", "separate"):
+                for chain in CHAINS:
                     chains.setdefault(chain, []).append(reply)
                 continue
             parts = read_parts(reply.content)

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from perennial.common.command.errors import InputError
-from perennial.server.strategies import inner_state
+from perennial.server.run import inner_state
 from perennial.server.strategies.grids import ShowingGrid
 from perennial.server.strategies.messages import addressed
 from perennial.server.strategies.trees import RunningConfig, array_tree, arrays_of
@@ -65,7 +65,9 @@ class Chain:
         if arrays is None:
             return False, metrics
         if difference := _difference(arrays, self.arrays):
-            raise InputError(f"{self.name} chain: {odd or f'{type(self.strategy).__name__} gave a model with {difference}'}")
+            raise InputError(
+                f"{self.name} chain: {odd or f'{type(self.strategy).__name__} gave a model with {difference}'}"
+            )
         self.arrays, self.rounds = arrays, self.rounds + 1
         return True, metrics
 
@@ -74,7 +76,7 @@ class Chain:
             "rounds": self.rounds,
             "arrays": array_tree(self.arrays),
             "config": self._config.state(),
-            "strategy": inner_state.dump(self.strategy),
+            "strategy": inner_state.save(self.strategy),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -84,7 +86,7 @@ class Chain:
             raise InputError(f"the run to go on from has another model: {difference} in its {self.name} chain")
         self.arrays, self.rounds = arrays, int(state["rounds"])
         self._config.load(state["config"])
-        inner_state.load(self.strategy, state["strategy"])
+        inner_state.restore(self.strategy, state["strategy"])
 
 
 def _odd_reply(replies: Sequence[Message], sent: ArrayRecord) -> str:

@@ -37,15 +37,21 @@ def own_records(content: RecordDict) -> RecordDict:
     )
 
 
-def place(message: Message, slot: Slot, block_name: str, chain: str) -> Message:
-    """Give the message records of its own, and write its slot and chain into its config record."""
-    content = own_records(message.content)
-    record = content.config_records.get(_config_name(content), ConfigRecord())
+def slotted(content: RecordDict, slot: Slot, block_name: str, chain: str) -> RecordDict:
+    """Return the content in records of its own, with its slot and chain in its config record."""
+    own = own_records(content)
+    name = _config_name(own)
+    record = own.config_records.get(name, ConfigRecord())
     # A chain counts its own rounds; what clients get is the round of the run, for both chains alike.
     record[_SERVER_ROUND] = slot.server_round
     record["cycle"], record["block"], record["block-name"], record["chain"] = slot.cycle, slot.block, block_name, chain
-    content[_config_name(content)] = record
-    message.content = content
+    own[name] = record
+    return own
+
+
+def place(message: Message, slot: Slot, block_name: str, chain: str) -> Message:
+    """Give the message records of its own, with its slot and chain in its config record."""
+    message.content = slotted(message.content, slot, block_name, chain)
     return message
 
 
@@ -87,9 +93,7 @@ def first_error(replies: Iterable[Message]) -> str:
 
 def _to(node: int, message: Message) -> Message:
     metadata = message.metadata
-    return Message(
-        message.content, node, metadata.message_type, ttl=metadata.ttl, group_id=metadata.group_id or None
-    )
+    return Message(message.content, node, metadata.message_type, ttl=metadata.ttl, group_id=metadata.group_id or None)
 
 
 def _config_name(content: RecordDict) -> str:

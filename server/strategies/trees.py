@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from typing import Any
 
 import numpy as np
@@ -37,22 +36,28 @@ class RunningConfig:
         self.record = copy.deepcopy(given)
 
     def state(self) -> Tree:
-        return {"given": dict(self._given), "now": dict(self.record)}
+        return {"given": _plain(self._given), "now": _plain(self.record)}
 
     def load(self, state: Tree) -> None:
         """Go on with what the strategy made of the config, unless the user gave another one this time."""
-        if state["given"] == dict(self._given):
-            self.record = ConfigRecord(copy.deepcopy(state["now"]))
+        if _config_of(state["given"]) == self._given:
+            self.record = _config_of(state["now"])
 
 
-def generators_tree() -> Tree:
-    """Return the states of Python's and NumPy's own generators, from which strategies draw nodes and noise."""
-    version, words, gauss = random.getstate()
-    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 - the one that Flower's strategies draw from
-    return {"python": {"version": version, "words": np.array(words), "gauss": gauss}, "numpy": copy.deepcopy(numpy_state)}
+def _plain(record: ConfigRecord) -> Tree:
+    """Return a config record's values as a tree; bytes, which a tree does not have, as an array under their name."""
+    return {name: [_coded(one) for one in value] if isinstance(value, list) else _coded(value)
+            for name, value in record.items()}  # fmt: skip
 
 
-def set_generators(tree: Tree) -> None:
-    python = tree["python"]
-    random.setstate((python["version"], tuple(int(word) for word in python["words"]), python["gauss"]))
-    np.random.set_state(tree["numpy"])  # noqa: NPY002 - the one that Flower's strategies draw from
+def _coded(value: Any) -> Any:
+    return {"bytes": np.frombuffer(value, np.uint8)} if isinstance(value, bytes) else value
+
+
+def _config_of(tree: Tree) -> ConfigRecord:
+    return ConfigRecord({name: [_decoded(one) for one in value] if isinstance(value, list) else _decoded(value)
+                         for name, value in tree.items()})  # fmt: skip
+
+
+def _decoded(value: Any) -> Any:
+    return value["bytes"].tobytes() if isinstance(value, dict) else value
