@@ -20,10 +20,11 @@ from perennial.common.wire.chains import MIXED
 from perennial.server.strategies.chain import Chain
 from perennial.server.strategies.judging import Judging
 from perennial.server.strategies.keeping import Keeper, keeper_of
-from perennial.server.strategies.loop import BlockResult, Loop
+from perennial.server.strategies.loop import Loop
 from perennial.server.strategies.messages import SLOT_KEYS
 from perennial.server.strategies.predictors import BlockPredictors, decay_of
 from perennial.server.strategies.record import FoldedRound, OpenRounds
+from perennial.server.strategies.result import BlockResult
 from perennial.server.strategies.trees import RunningConfig, Tree
 
 LOG = logging.getLogger("flwr")
@@ -65,7 +66,7 @@ class BlockStrategy(Strategy):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
-        num_rounds: int | None = None,  # type: ignore[override]
+        num_rounds: int | None = None,
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
@@ -152,7 +153,7 @@ class BlockStrategy(Strategy):
         """Return the slot of the round; an error if this is driven by any loop but its own."""
         if not self.running or self.slot is None:
             raise InputError(
-                f"{_name(self)} runs by its own start() alone; a privacy wrapper or another strategy belongs inside it, "
+                f"{_name(self)} runs by its own start() alone; a privacy wrapper or another strategy belongs inside, "
                 f"as in {_name(self)}(DifferentialPrivacyServerSideFixedClipping(FedAvg(), …), schedule=…)"
             )
         return self.slot

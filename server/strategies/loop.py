@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
 from perennial.common.command.errors import InputError, RunError, shown
 from perennial.common.cycle.schedule import Schedule, Slot
-from perennial.common.wire.arrays import size_of
 from perennial.server.run import generators
 from perennial.server.strategies.grids import MeteredGrid
 from perennial.server.strategies.keeping import Keeper
 from perennial.server.strategies.messages import first_error
 from perennial.server.strategies.record import FoldedRound
+from perennial.server.strategies.result import BlockResult, log_end, log_start
 
 if TYPE_CHECKING:
     from perennial.server.strategies.base import BlockStrategy
 
 LOG = logging.getLogger("flwr")
 _LONGEST_PAUSE = 1.0
-
-
-@dataclass(repr=False)
-class BlockResult(Result):
-    """Flower's result, and the predictor of each block that was trained, by the block's name.
-
-    ``arrays`` is the mixed chain, as the inner strategy gave it.
-    """
-
-    predictors: dict[str, ArrayRecord] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        lines = [f"\t{name}: ArrayRecord ({_megabytes(one):.3f} MB)\n" for name, one in self.predictors.items()]
-        return f"{super().__repr__()}\nPredictors:\n{''.join(lines)}"
 
 
 class Loop:
@@ -71,7 +54,7 @@ class Loop:
             raise InputError(f"{type(strategy).__name__} is in a run; make another one for another run")
         began = time.time()
         strategy.begin(initial, train_config, evaluate_config, timeout)
-        self._log_start(initial, train_config, evaluate_config)
+        log_start(strategy, self._last, initial, train_config, evaluate_config)
         strategy.running = True
         try:
             self._begin(initial)
@@ -81,7 +64,7 @@ class Loop:
         if strategy.trained is not None:
             self._result.arrays = strategy.mixed.arrays
         self._result.predictors = strategy.predictors.taken()
-        self._log_end(time.time() - began)
+        log_end(self._result, time.time() - began)
         return self._result
 
     def _begin(self, initial: ArrayRecord) -> None:
@@ -214,27 +197,6 @@ class Loop:
             self._keeper.keep(state, self._over)
         self._over = []
 
-    # --- What Flower logs ---------------------------------------------------------------------------------------------
-
-    def _log_start(self, arrays: ArrayRecord, train_config: ConfigRecord, evaluate_config: ConfigRecord) -> None:
-        LOG.info("Starting %s strategy:", type(self._strategy).__name__)
-        LOG.info("\t├── Number of rounds: %s", self._last or "until the schedule ends")
-        LOG.info("\t├── ArrayRecord (%.2f MB)", _megabytes(arrays))
-        LOG.info("\t├── ConfigRecord (train): %s", _shown(train_config))
-        LOG.info("\t├── ConfigRecord (evaluate): %s", _shown(evaluate_config))
-        self._strategy.summary()
-        LOG.info("")
-
-    def _log_end(self, seconds: float) -> None:
-        LOG.info("")
-        LOG.info("Strategy execution finished in %.2fs", seconds)
-        LOG.info("")
-        LOG.info("Final results:")
-        LOG.info("")
-        for line in io.StringIO(str(self._result)):
-            LOG.info("\t%s", line.rstrip("\n"))
-        LOG.info("")
-
 
 def _last_round(num_rounds: int | None, schedule: Schedule) -> int | None:
     """Return the last round that is known beforehand; None: the clock ends the run."""
@@ -248,12 +210,3 @@ def _last_round(num_rounds: int | None, schedule: Schedule) -> int | None:
     if total is not None and num_rounds > total:
         raise InputError(f"num_rounds is {num_rounds}, and the schedule ends after {total}; give one of the two")
     return num_rounds
-
-
-def _megabytes(arrays: ArrayRecord) -> float:
-    return size_of(arrays) / 1024**2
-
-
-def _shown(config: ConfigRecord) -> str:
-    items = (f"{key!r}: {'<bytes>' if isinstance(value, bytes) else value}" for key, value in config.items())
-    return f"{{{', '.join(items)}}}" if config else "(empty!)"

@@ -39,7 +39,7 @@ class MCPSGD(BlockStrategy):
 
     >>> from flwr.app import ConfigRecord
     >>> from perennial import MCPSGD, RoundSchedule
-    >>> from perennial.testing import example_arrays, example_grid
+    >>> from perennial.example import example_arrays, example_grid
     >>> strategy = MCPSGD(
     ...     schedule=RoundSchedule(blocks=["day", "night"], rounds_per_block=2, cycles=2),
     ...     separate_config=ConfigRecord({"lr": 0.2}),

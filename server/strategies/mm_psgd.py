@@ -24,7 +24,7 @@ class MMPSGD(BlockStrategy):
     a block's first model is taken whole. round_attempts: how often a round is tried that gets no usable reply.
 
     >>> from perennial import MMPSGD, RoundSchedule
-    >>> from perennial.testing import example_arrays, example_grid
+    >>> from perennial.example import example_arrays, example_grid
     >>> strategy = MMPSGD(schedule=RoundSchedule(blocks=["day", "night"], rounds_per_block=2), fraction_train=0.5)
     >>> result = strategy.start(grid=example_grid(), initial_arrays=example_arrays(), num_rounds=8)
     >>> sorted(result.predictors)

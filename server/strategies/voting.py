@@ -41,7 +41,8 @@ def average_losses(
 ) -> dict[str, float] | None:
     """Return each chain's average local loss (line 9) over the nodes that answered for both; None: nobody did.
 
-    weight_key: the metric by which nodes are weighed; None: each node alike. The average is not finite if a loss is not.
+    weight_key: the metric by which nodes are weighed; None: each node alike. An average of losses that are not all
+    finite is not finite.
     """
     metrics = {chain: _metrics(replies.get(chain, ())) for chain in CHAINS}
     voters = [node for node in metrics[MIXED] if node in metrics[SEPARATE]]
