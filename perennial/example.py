@@ -61,7 +61,6 @@ def example_grid(nodes: int = 10) -> MemoryGrid:
 
 def _data(node: int, block: int) -> tuple[Any, Any]:
     rng = np.random.default_rng([node, block])
-    x = rng.normal(size=(4 + node % 5, 3)).astype(np.float32)
-    return x, (
-        x @ np.array([1, -2, 3][block:] + [1, -2, 3][:block], np.float32) + 0.1 * rng.normal(size=len(x))
-    ).astype("f4")
+    x = rng.normal(size=(4 + node % 5, 3))
+    y = x @ np.roll([1.0, -2.0, 3.0], block) + 0.1 * rng.normal(size=len(x))
+    return x.astype(np.float32), y.astype(np.float32)

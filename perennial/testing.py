@@ -166,11 +166,16 @@ def _check_separate(run: _Watched, make: Callable[[], Strategy], mods: Sequence[
         rounds = [number for number in run.rounds if _SCHEDULE.slot(number).block == block]
         for count, server_round in enumerate(rounds, 1):
             content = next(iter(strategy.configure_train(count, arrays, config, grid))).content
+            asked = run.messages(SEPARATE, server_round)
             sent = []
-            for node in _nodes(run.messages(SEPARATE, server_round)):
+            for message in asked:
                 records = copy.deepcopy(content)
                 records["config"] = ConfigRecord({**config, "server-round": server_round})
-                sent.append(Message(records, node, "train"))
+                found = message.content.config_records["config"]
+                assert {**found, **config, "server-round": server_round} == dict(found), (
+                    f"the separate chain's clients get {found} and not {config}"
+                )
+                sent.append(Message(records, message.metadata.dst_node_id, "train"))
             trained, _ = strategy.aggregate_train(count, grid.send_and_receive(sent))
             assert trained is not None
             arrays = trained
