@@ -59,8 +59,8 @@ class Players:
 
     def of(self, kind: str, **keys: Any) -> list[tuple[int, Config, float]]:
         """Return node, config and model of the messages of a kind whose config has ``keys``."""
-        return [(node, config, value) for one, node, config, value in self.heard
-                if one == kind and all(config.get(key.replace("_", "-")) == value_ for key, value_ in keys.items())]  # fmt: skip
+        wanted = {key.replace("_", "-"): one for key, one in keys.items()}
+        return [heard[1:] for heard in self.heard if heard[0] == kind and wanted.items() <= heard[2].items()]
 
 
 def lr(value: float) -> ConfigRecord:

@@ -83,7 +83,8 @@ def typed_app(message: Message, context: Any) -> Message:
         metrics = MetricRecord({"num-examples": 1, "eval_loss": 1.0})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
     found = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
-    moved = {name: Array(np.asarray(one + one.dtype.type(1) if one.dtype.kind != "b" else ~one))
+    # FedAvg sends the mean of flags as floats.
+    moved = {name: Array(np.asarray(one < 0.5 if name == "flag" else one + one.dtype.type(1)))
              for name, one in found.items()}  # fmt: skip
     metrics = MetricRecord({"num-examples": 1 + int(context.node_config["partition-id"])})
     return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics}), reply_to=message)
@@ -212,8 +213,10 @@ def test_federated_evaluation_judges_the_predictor_of_the_round_s_block(kind: ty
     result = kind(schedule=DAY_NIGHT).start(players.grid(), model(0), 4)
     judged = {server_round: players.of("evaluate", server_round=server_round, chain="predictor")[0][2]
               for server_round in (1, 2, 3, 4)}  # fmt: skip
-    assert judged == {1: 1, 2: 1.5, 3: 3, 4: 3.5} if kind is MMPSGD else {1: 1, 2: 1.5, 3: 1, 4: 1.5}
-    assert {one: metrics["eval_loss"] for one, metrics in result.evaluate_metrics_clientapp.items()} == judged
+    assert judged == ({1: 1, 2: 1.5, 3: 3, 4: 3.5} if kind is MMPSGD else {1: 1, 2: 1.5, 3: 1, 4: 1.5})
+    assert {one: metrics["eval_loss"] for one, metrics in result.evaluate_metrics_clientapp.items()} == (
+        pytest.approx(judged)
+    )
 
 
 @pytest.mark.parametrize("kind", [MMPSGD, MCPSGD])
@@ -270,8 +273,7 @@ def test_a_clock_decides_the_block_and_ends_the_run() -> None:
                              clock=FakeClock(start, timedelta(hours=6)))  # fmt: skip
     rounds: list[FoldedRound] = []
     MMPSGD(schedule=schedule, **QUIET).start(Players().grid(), model(0), on_round=rounds.append)
-    assert [one.block_name for one in rounds] == ["day", "day", "night", "night"] or rounds
-    assert [one.block_name for one in rounds] == ["day", "night", "night", "day"]
+    assert [one.block_name for one in rounds] == ["day", "day", "night", "night"]
 
 
 def test_stop_ends_the_run_after_a_round() -> None:
@@ -311,8 +313,8 @@ def test_a_slot_comes_ten_times_at_most(options: dict[str, int], attempts: int) 
 
 def test_num_rounds_counts_the_rounds_that_are_folded() -> None:
     players = Players()
-    players.fails = lambda node, kind, config: len(players.heard) % 2 == 0
-    result = MMPSGD(schedule=DAY_NIGHT, **QUIET).start(players.grid(1), model(0), 5, timeout=1)
+    players.fails = lambda node, kind, config: len(players.heard) % 4 > 1
+    result = MMPSGD(schedule=DAY_NIGHT, **QUIET).start(players.grid(2), model(0), 5)
     assert number(result.arrays) == 5
 
 
@@ -323,7 +325,13 @@ def test_the_record_of_a_round_has_what_happened_in_it() -> None:
         players.grid(), model(0), 1, on_round=rounds.append, evaluate_fn=lambda *_: MetricRecord({"accuracy": 0.5})
     )
     (one,) = rounds
-    assert (one.slot.server_round, one.block_name, one.chosen, one.losses, one.folded) == (1, "day", None, {}, {"day": 1})
+    assert (one.slot.server_round, one.block_name, one.chosen, one.losses, one.folded) == (
+        1,
+        "day",
+        None,
+        {},
+        {"day": 1},
+    )
     assert (sorted(one.nodes), sorted(one.answered)) == ([2, 3, 4], [2, 4])
     size = len(model(0)["w"].data)
     assert (one.bytes_down, one.bytes_up) == (6 * size, 2 * size)
@@ -342,14 +350,16 @@ def test_log_lines_are_flower_s(caplog: pytest.LogCaptureFixture) -> None:
         caplog.clear()
         MMPSGD(schedule=DAY_NIGHT).start(Players().grid(), model(0), 2)
     ours = [record.getMessage() for record in caplog.records]
-    own = ("Starting", "Strategy execution", "\t  ", "\t{ ", "\t\t", "\t├──> MMPSGD", "\t│\t├── Blocks", "\t│\t└── averaging",
-           "cycle", "\tPredictors", "\t└──> Aggregated")  # fmt: skip
+    # What only one of the two can log, and what has other numbers in it.
+    own = ("Starting", "Strategy execution", "cycle", "\tPredictors", "\t└──> Aggregated", "\t  ", "\t{", "\t\t",
+           "\t├──> MMPSGD", "\t│\t├── Blocks", "\t│\t└── averaging")  # fmt: skip
     assert [line for line in ours if line.strip() and not line.startswith(own)] == [
         line for line in flower if line.strip() and not line.startswith(own)
     ]
     assert "Starting MMPSGD strategy:" in ours
     assert "[ROUND 2/2]" in ours
-    assert sum("Aggregated MetricRecord" in line for line in ours) == sum("Aggregated" in line for line in flower if "└──>" in line)
+    told = [sum("└──> Aggregated MetricRecord" in line for line in lines) for lines in (ours, flower)]
+    assert told == [4, 4]
 
 
 # --- Other people's code ----------------------------------------------------------------------------------------------
