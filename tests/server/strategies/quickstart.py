@@ -15,7 +15,7 @@ def load_data(partition: int, block: int) -> tuple[Any, Any]:
     """Return a client's data of a block: blocks share a part of their rule."""
     rng = np.random.default_rng([11, partition, block])
     x = rng.normal(size=(6 + 2 * partition, 3)).astype(np.float32)
-    rule = np.array([1.0, -1.0, 0.5]) + 1.5 * np.random.default_rng(block).normal(size=3)
+    rule = np.array([1.0, -1.0, 0.5]) + 0.4 * np.random.default_rng(block).normal(size=3)
     return x, (x @ rule + 0.3 * block + 0.05 * rng.normal(size=len(x))).astype(np.float32)
 
 
