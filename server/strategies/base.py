@@ -57,6 +57,7 @@ class BlockStrategy(Strategy):
         self.pending: Slot | None = None
         self.timeout = 3600.0
         self.running = False
+        self.advice = "are the clients well?"
         self.settings: dict[str, Any] = {
             "averaging": averaging,
             **({} if averaging == "mean" else {"decay": float(decay)}),

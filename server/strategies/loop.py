@@ -126,7 +126,7 @@ class Loop:
             if attempt < strategy.round_attempts:
                 LOG.warning("%s; the round is repeated", text)
                 time.sleep(min(0.05 * 2**attempt, _LONGEST_PAUSE))
-        raise RunError(f"{text}, {strategy.round_attempts} times in a row; are the clients well?")
+        raise RunError(f"{text}, {strategy.round_attempts} times in a row; {strategy.advice}")
 
     def _attempt(self, slot: Slot) -> str:
         """Train once; return '' or why it gave nothing."""

@@ -85,6 +85,8 @@ class MCPSGD(BlockStrategy):
         self._weight_key = weight_key(inner) if vote_weights == "examples" else None
         self._one_message = one_message
         self._carrier: Carrier = Together() if one_message else Apart()
+        if one_message:
+            self.advice = "are the clients well, and have they app = both_chains(app)?"
         self._names = RecordNames()
         self._grid: Grid
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from perennial.server.link.memory_grid import MemoryGrid
+from perennial.server.run import tree
+from perennial.server.strategies.base import BlockStrategy
+from perennial.server.strategies.record import FoldedRound
 
 Config = dict[str, Any]
 
@@ -65,3 +68,19 @@ class Players:
 
 def lr(value: float) -> ConfigRecord:
     return ConfigRecord({"lr": value})
+
+
+class Kept:
+    """Keeps the state of every round as a checkpoint would: as text and bytes."""
+
+    def __init__(self, state: tree.Written | None = None) -> None:
+        self.state = state
+        self.states: list[tree.Written] = []
+        self.rounds: list[FoldedRound] = []
+
+    def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Any:
+        return None if self.state is None else tree.read(*self.state)
+
+    def keep(self, state: Any, rounds: Sequence[FoldedRound]) -> None:
+        self.states.append(tree.write(state))
+        self.rounds += rounds
