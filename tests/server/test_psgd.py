@@ -136,7 +136,7 @@ def test_named_arrays_fold_as_a_vector_does(values: list[float], decay: float | 
 
 
 def test_floats_are_folded_in_float64_and_cast_back() -> None:
-    old, new = np.float16(0.1), np.float16(1.6)
+    old, new = np.float16(0.11), np.float16(1.59)
     half = fold_named(named(w=old), named(w=new), 2, None, dtypes(w="float16"))["w"]
     assert (half.dtype, half) == (np.float16, np.float16(float(old) * 2 / 3 + float(new) / 3))
     assert half != np.float16(2 / 3) * old + np.float16(1 / 3) * new
