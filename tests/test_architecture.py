@@ -92,7 +92,8 @@ def test_the_maths_loads_neither_flwr_nor_torch(module: str) -> None:
     "statement",
     [
         "import perennial",
-        "import perennial.server.strategies",
+        "import perennial; perennial.MMPSGD; perennial.MCPSGD; perennial.both_chains",
+        "import perennial.server.strategies.own",
         *(
             f"from perennial.{side}.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"
             for side in ("client", "server", "simulation")
