@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 import struct
-import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ Tree = Any
 FORMAT = 2
 # More than any state has, and less than Python's own limit: a list that holds itself is refused by it.
 _DEEPEST = 200
+_END = 64
 
 
 class DamagedError(ValueError):
@@ -163,13 +163,15 @@ class _Arrays:
 
     def __init__(self) -> None:
         self.stored: list[NDArray[Any]] = []
-        self._alike: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
+        self._alike: dict[tuple[str, tuple[int, ...], bytes], list[int]] = {}
 
     def number(self, array: NDArray[Any]) -> int:
         # safetensors takes the memory as it lies; ascontiguousarray would give a scalar a dimension.
         plain = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         content = plain.reshape(-1).view(np.uint8)
-        alike = self._alike.setdefault((plain.dtype.str, plain.shape, zlib.crc32(content.data)), [])
+        # Arrays that differ nearly always differ here; those that do not are compared whole.
+        ends = content[:_END].tobytes() + content[-_END:].tobytes()
+        alike = self._alike.setdefault((plain.dtype.str, plain.shape, ends), [])
         for number in alike:
             if np.array_equal(self.stored[number].reshape(-1).view(np.uint8), content):
                 return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -166,3 +167,11 @@ def run_strategy(flower_identity: None, monkeypatch: pytest.MonkeyPatch) -> Call
         return Outcome(strategy, watcher)
 
     return run
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """The warnings of Perennial's log."""
+    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
+    caplog.set_level(logging.WARNING, "perennial")
+    return caplog

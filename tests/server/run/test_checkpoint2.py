@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +51,6 @@ def names(folder: Path) -> list[str]:
 def spoil(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-30] + bytes([content[-30] ^ 1]) + content[-29:])
-
-
-@pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.LogCaptureFixture]:
-    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
-    with caplog.at_level(logging.WARNING, "perennial"):
-        yield caplog
 
 
 def test_a_checkpoint_round_trips_to_the_last_bit(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import subprocess
 import sys
@@ -31,13 +30,6 @@ except OSError:
     timer.start()
 replace_file(Path(sys.argv[1]), b"new")
 """
-
-
-@pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
-    caplog.set_level(logging.WARNING, "perennial")
-    return caplog
 
 
 def test_two_names_aside_are_never_the_same(tmp_path: Path) -> None:

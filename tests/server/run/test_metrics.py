@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,6 @@ def rounds_in(path: Path) -> list[int]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
-
-
-@pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
-    caplog.set_level(logging.WARNING, "perennial")
-    return caplog
 
 
 def test_rows_come_back_with_their_run(path: Path) -> None:

@@ -91,6 +91,12 @@ def test_arrays_that_only_look_alike_are_apart() -> None:
     assert first_difference(again(tree), tree) is None
 
 
+def test_arrays_that_differ_in_one_bit_in_their_middle_are_apart() -> None:
+    tree = [np.zeros(1000), np.zeros(1000)]
+    tree[1][500] = -0.0
+    assert first_difference(again(tree), tree) is None
+
+
 def test_a_change_in_place_changes_one_place_alone() -> None:
     array = np.zeros(2)
     one, other = again([array, array])
