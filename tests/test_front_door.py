@@ -24,6 +24,12 @@ def test_the_examples_run(module: str) -> None:
     assert found.failed == 0
 
 
+def test_the_examples_of_the_document_run() -> None:
+    found = doctest.testfile(str(ROOT / "docs" / "library.md"), module_relative=False, encoding="utf-8")
+    assert found.attempted > 10
+    assert found.failed == 0
+
+
 @pytest.mark.parametrize("name", perennial.__all__)
 def test_every_name_is_there_and_has_an_example(name: str) -> None:
     value = getattr(perennial, name)

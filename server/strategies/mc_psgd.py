@@ -125,7 +125,9 @@ class MCPSGD(BlockStrategy):
         parted = self._carrier.unpack(replies)
         mixed, separate = parted.chains.get(MIXED, []), parted.chains.get(SEPARATE, [])
         answered = tuple(answerers([*mixed, *separate]))
-        if self.pending and answered:
+        if not answered:
+            return None, None
+        if self.pending:
             # Line 9 of the round before: this round's nodes judged its models when they got them.
             self._choose_and_fold(self._counted(parted.losses) or self._vote(self.evaluate_config.record, self._grid))
         # Line 6: the block-mixed model, by the strategy inside.

@@ -58,9 +58,9 @@ class OpenRounds:
     def is_folded(self, server_round: int) -> bool:
         return bool(self._rounds[server_round].folded)
 
-    def folded_before(self, server_round: int) -> list[Slot]:
-        """Return the slots of earlier rounds that are folded by now, oldest first."""
-        return [one.slot for number, one in sorted(self._rounds.items()) if one.folded and number < server_round]
+    def before(self, server_round: int) -> list[Slot]:
+        """Return the slots of the earlier rounds that are not over, oldest first."""
+        return [one.slot for number, one in sorted(self._rounds.items()) if number < server_round]
 
     def close(self, server_round: int) -> FoldedRound:
         return self._rounds.pop(server_round)

@@ -88,7 +88,8 @@ class Loop:
             if slot is None:
                 return
             self._train(slot)
-            for late in strategy.rounds.folded_before(slot.server_round):
+            # A round that waited for its vote has it by now.
+            for late in strategy.rounds.before(slot.server_round):
                 self._judge(late)
             self._judge(slot)
             self._keep()

@@ -122,6 +122,28 @@ def test_a_vote_costs_an_exchange_only_where_the_block_changes_and_at_the_end() 
                for record in arrays.values()) == 66 * size  # fmt: skip
 
 
+class Counting(FedAvg):
+    """Counts its evaluations in the config record that the loop hands round."""
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        config["evaluations"] = config.get("evaluations", 0) + 1
+        return super().configure_evaluate(server_round, arrays, config, grid)
+
+
+def test_an_evaluation_that_waits_for_its_vote_is_configured_as_if_it_had_not_waited() -> None:
+    players = Players()
+    strategy = MCPSGD(Counting(), schedule=SCHEDULE, one_message=True)
+    grid = MemoryGrid(both_chains(plain(players)), 2)
+    strategy.start(grid, model(0), 4)
+    judged = players.of("evaluate", chain="predictor")
+    assert [(config["server-round"], config["evaluations"]) for node, config, _ in judged if node == 0] == [
+        (1, 1), (2, 2), (3, 3), (4, 4)
+    ]  # fmt: skip
+    messages = [message for sent in grid.sent for message in sent]
+    records = [record for one in messages for record in (one.content, *one.content.values())]
+    assert len({id(record) for record in records}) == len(records)
+
+
 def test_half_of_the_nodes_are_those_that_the_strategy_alone_would_draw() -> None:
     options = {"fraction_train": 0.5, "fraction_evaluate": 0.3}
     nodes = []
@@ -381,7 +403,9 @@ def test_a_round_that_is_repeated_loses_no_vote() -> None:
     )
     strategy = MCPSGD(schedule=SCHEDULE, one_message=True, **QUIET)
     records: list[FoldedRound] = []
-    strategy.start(MemoryGrid(both_chains(plain(players)), 3), model(0), 3, on_round=records.append)
+    grid = MemoryGrid(both_chains(plain(players)), 3)
+    strategy.start(grid, model(0), 3, on_round=records.append)
+    assert [sent[0].metadata.message_type for sent in grid.sent] == [*["train"] * 4, "evaluate"]
     assert [one.attempts for one in records] == [1, 2, 1]
     assert [sorted(one.losses) for one in records] == [["mixed", "separate"]] * 3
     assert number(records[-1].predictors["day"]) == 2.25

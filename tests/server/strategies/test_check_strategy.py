@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -33,7 +34,7 @@ from flwr.serverapp.strategy import (
 )
 
 from perennial.common.cycle.schedule import RoundSchedule
-from perennial.example import example_arrays, example_grid
+from perennial.server.link.memory_grid import MemoryGrid
 from perennial.server.strategies.mc_psgd import MCPSGD
 from perennial.testing import check_strategy
 
@@ -70,6 +71,14 @@ WITH_MODS: dict[str, tuple[Make, Any]] = {
         adaptiveclipping_mod,
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _small_heap() -> Iterator[None]:
+    """QFedAvg and Bulyan collect garbage for every reply, which takes as long as other tests' modules are many."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -150,24 +159,32 @@ def test_strategies_that_cannot_be_wrapped_are_found(kind: type[FedAvg], message
         check_strategy(lambda: kind(**HALF))
 
 
+def barely_trains(message: Message, context: Context) -> Message:
+    metrics = MetricRecord({"num-examples": 1, "eval_loss": 1.0})
+    if message.metadata.message_type == "evaluate":
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+    moved = message.content.array_records["arrays"]["w"].numpy() + 1e-12
+    return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)}), "metrics": metrics}), reply_to=message)
+
+
 def test_noise_of_the_two_chains_is_uncorrelated() -> None:
-    """Rounds of a model that the clients hardly move: what a round adds to it is the noise."""
-    noises: dict[str, list[float]] = {"mixed": [], "separate": []}
-    heads: dict[str, Any] = {"mixed": example_arrays(), "separate": example_arrays()}
+    """Clients hardly move the model: what a round adds to a chain is its noise."""
+    initial = ArrayRecord({"w": Array(np.zeros(500))})
+    noises: dict[str, list[Any]] = {"mixed": [], "separate": []}
+    heads = {"mixed": initial, "separate": initial}
 
     def note(_: object) -> None:
         for chain, arrays in (("mixed", strategy.mixed.arrays), ("separate", strategy.separate[0].arrays)):
-            noises[chain] += (arrays["weight"].numpy() - heads[chain]["weight"].numpy()).tolist()
+            noises[chain].append(arrays["w"].numpy() - heads[chain]["w"].numpy())
             heads[chain] = arrays
 
     private = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 1.0, 1e-6, 3)
-    strategy = MCPSGD(private, schedule=RoundSchedule(1, 700))
-    strategy.start(example_grid(3), example_arrays(), 700, train_config=ConfigRecord({"lr": 1e-9}), on_round=note)
-    first, second = (np.array(noises[chain]) for chain in ("mixed", "separate"))
-    spread = 1e-6 / 3
-    assert 0.9 * spread < first.std() < 1.1 * spread
-    assert 0.9 * spread < second.std() < 1.1 * spread
-    # For 2,100 independent pairs the correlation has a standard deviation of 0.022, also a round apart.
-    for shift in range(-6, 7):
-        one, other = first[6 + shift : len(first) - 6 + shift], second[6:-6]
-        assert abs(np.corrcoef(one, other)[0, 1]) < 0.1
+    strategy = MCPSGD(private, schedule=RoundSchedule(1, 8))
+    strategy.start(MemoryGrid(barely_trains, 3), initial, 8, on_round=note)
+    everything = [*noises["mixed"], *noises["separate"]]
+    for noise in everything:
+        # A standard deviation over 500 numbers is within a tenth of the true one, but for once in a thousand.
+        assert np.std(noise) == pytest.approx(1e-6 / 3, rel=0.15)
+    # For 500 independent pairs a correlation has a standard deviation of 0.045: of any two rounds, of any chains.
+    bound = np.abs(np.corrcoef(everything) - np.eye(16)).max()
+    assert bound < 0.25

@@ -342,6 +342,17 @@ def test_the_record_of_a_round_has_what_happened_in_it() -> None:
     assert number(one.predictors["day"]) == 1
 
 
+@pytest.mark.parametrize("kind", [MMPSGD, MCPSGD])
+def test_on_round_may_take_its_predictors_apart(kind: type[MMPSGD]) -> None:
+    result = kind(schedule=DAY_NIGHT, **QUIET).start(
+        Players().grid(),
+        model(0),
+        4,
+        on_round=lambda one: [arrays.clear() for arrays in one.predictors.values()] and None,
+    )
+    assert number(result.predictors["day"]) == 1.5
+
+
 def test_log_lines_are_flower_s(caplog: pytest.LogCaptureFixture) -> None:
     random.seed(1)
     with caplog.at_level(logging.INFO, "flwr"):
