@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurv
 from flwr.app import Message, MessageType, RecordDict
 
 from perennial.client.link.connect import connect
-from perennial.client.link.errors import Refused, Unreachable
+from perennial.client.link.failures import Refused, Unreachable
 from perennial.common.wire.chains import MIXED
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import read_models, read_order

@@ -26,7 +26,8 @@ from perennial.common.command.errors import RunError
 from perennial.common.wire.orders import read_order
 from perennial.common.wire.seeding import generator
 from perennial.server.run.folder import RunFolder
-from perennial.server.run.training import Run, train
+from perennial.server.run.prepare import Run, prepare
+from perennial.server.run.training import train
 from perennial.simulation.cluster import connected
 from perennial.simulation.ray_grid import RayGrid
 
@@ -91,10 +92,10 @@ def run(grid: HostileGrid, folder: Path, changes: dict[str, Any], hostile: int, 
     configs = [
         RunConfig.from_mapping({**SETTING, **changes, "strategy": name, "seed": seed}) for name in STRATEGIES[::-1]
     ]
-    runs = [Run(config, RunFolder(folder / config.strategy)) for config in configs]
+    prepared = prepare([Run(config, RunFolder(folder / config.strategy)) for config in configs])
     grid.begin(CLIENTS, configs[0].to_mapping())
     try:
-        train(runs, grid, nodes=CLIENTS, eager=False)
+        train(prepared, grid, nodes=CLIENTS, eager=False)
     except RunError as error:
         print(f"stopped: {error}", file=sys.stderr)
     accuracies, rounds = [], 0

@@ -10,9 +10,10 @@ from flwr.app import Context, Message, UserConfigValue
 from flwr.clientapp import ClientApp
 
 from perennial.client import engines
-from perennial.client.engines.base import Chain, Engine, Work
+from perennial.client.engines.engine import Engine, Received, Work
 from perennial.client.hosting import Hosted, hosted
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
+from perennial.common.command.typed_keys import key_of
 from perennial.common.task import models
 from perennial.common.wire.chains import MIXED, SEPARATE
 from perennial.common.wire.layout import Layout
@@ -40,7 +41,7 @@ def train(message: Message, context: Context) -> Message:
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=order.report_loss)
     rates = {MIXED: config.lr_mixed, SEPARATE: config.lr_separate}
-    results = engine.train([Chain(model, rates[chain]) for chain, model in received.items()], work)
+    results = engine.train([Received(model, rates[chain]) for chain, model in received.items()], work)
     for chain, result in zip(received, results, strict=True):
         _check_finite(order, chain, work, result.train_losses)
     losses = {chain: float(result.losses.mean()) for chain, result in zip(received, results, strict=True)}
@@ -107,7 +108,7 @@ def _check_finite(
 
 
 def _hosted(context: Context) -> Hosted:
-    return hosted(tuple(sorted(context.node_config.items())), _config(context))
+    return hosted(context.node_config, _config(context))
 
 
 def _config(context: Context) -> RunConfig:
@@ -123,5 +124,5 @@ def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
 
 @lru_cache(maxsize=4)
 def _engine(name: str, model: str, shape: tuple[int, ...], classes: int, threads: int) -> tuple[Engine, Layout]:
-    engine = engines.choose(name, models.build(model, shape, classes), shape, threads)
-    return engine, models.layout(model, shape, classes)
+    network = models.build(model, shape, classes)
+    return engines.choose(name, network, shape, threads), Layout.of(models.arrays_of(network))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from perennial.common.command.config import AUTO, RunConfig
+from flwr.app import UserConfigValue
+
+from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.datasets import Shards
 from perennial.common.data.source import DEFAULT_CLASSES, open_folder, open_shards
 from perennial.common.task.models import default_for
-
-NodeConfig = tuple[tuple[str, bool | float | int | str], ...]
 
 
 @dataclass(frozen=True)
@@ -25,25 +27,33 @@ class Hosted:
     threads: int
 
 
-@lru_cache(maxsize=8)
-def hosted(node_config: NodeConfig, config: RunConfig) -> Hosted:
-    """Return what the node of ``node_config`` hosts.
+def hosted(node: Mapping[str, UserConfigValue], config: RunConfig) -> Hosted:
+    """Return what the node with the configuration ``node`` hosts.
 
     ``data``: its own folder of shards. Else ``partition-id`` p of ``num-partitions`` P: clients p, p + P, p + 2P, ...
     """
-    node = dict(node_config)
     if "data" in node:
-        shards = open_folder(Path(str(node["data"])), config)
+        shards = _opened(str(node["data"]), config)
         clients = shards.clients
-        _check_fit(shards, config)
     else:
-        shards = open_shards(config)
+        shards = _opened(None, config)
         place, parts = int(node["partition-id"]), int(node["num-partitions"])
         clients = shards.clients[place::parts]
     if not clients:
         raise InputError(f"node hosts no client: the run has {len(shards.clients)} clients; use at most as many nodes")
     model = default_for(shards.shape) if config.model == AUTO else config.model
     return Hosted(clients, shards, model, int(node.get("threads", 1)))
+
+
+# A process serves one run at a time, and all nodes that it stands for share what it opened.
+@lru_cache(maxsize=1)
+def _opened(folder: str | None, config: RunConfig) -> Shards:
+    """Return the shards of the run: those of the node's own ``folder``, or None: those of the simulated data."""
+    if folder is None:
+        return open_shards(config)
+    shards = open_folder(Path(folder), config)
+    _check_fit(shards, config)
+    return shards
 
 
 def _check_fit(shards: Shards, config: RunConfig) -> None:

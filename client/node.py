@@ -11,11 +11,11 @@ from typing import Any, Protocol, TypeVar
 
 from flwr.app import Context, Error, Message, UserConfig
 
-from perennial.client.link.errors import OtherVersion, Refused, Unreachable
+from perennial.client.link.failures import OtherVersion, Refused, Unreachable
 from perennial.common.wire.pacing import backoff, pause
 
 T = TypeVar("T")
-ClientApp = Callable[[Message, Context], Message]
+App = Callable[[Message, Context], Message]
 # Flower's code for a ClientApp that raised.
 _APP_RAISED = 2
 # Between questions to a server that answers at once, a stock SuperLink.
@@ -51,7 +51,7 @@ class Node:
     def __init__(
         self,
         connect: Callable[[], Server],
-        app: ClientApp,
+        app: App,
         node_config: UserConfig,
         *,
         stop: threading.Event,

@@ -10,8 +10,9 @@ from flwr.serverapp import Grid, ServerApp
 from perennial.common.command.config import RunConfig
 from perennial.server.link.eager_grid import EagerGrid
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.prepare import Run, prepare
 from perennial.server.run.progress import TerminalProgress
-from perennial.server.run.training import Run, train
+from perennial.server.run.training import train
 
 app = ServerApp()
 
@@ -22,4 +23,5 @@ def main(grid: Grid, context: Context) -> None:
     config = RunConfig.from_mapping(context.run_config)
     folder = RunFolder(Path(config.output or f"runs/flower-{context.run_id}").absolute())
     folder.refuse_to_lose("keep it by another `output`, or remove it")
-    train([Run(config, folder)], EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))
+    prepared = prepare([Run(config, folder)])
+    train(prepared, EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, flower
+from perennial.common.command import console, extras, flower
 from perennial.common.command.address import check_insecure, check_pair
 from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
@@ -37,6 +36,7 @@ def _main(arguments: argparse.Namespace) -> int:
         from perennial.server.link import stock
 
         return stock.attach(config, arguments)
+    extras.need("app")
     _check_listener(arguments)
     if arguments.runtime == "quick" and not flower.matches():
         say(f"flower-server: {flower.mismatch()}")
@@ -72,10 +72,11 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
     from perennial.server.link.listener import Listener
+    from perennial.server.run.prepare import Run, prepare
     from perennial.server.run.progress import TerminalProgress
-    from perennial.server.run.training import Run, prepare, train
+    from perennial.server.run.training import train
 
-    run = prepare(Run(config, RunFolder(Path(config.output).absolute())))
+    run = prepare([Run(config, RunFolder(Path(config.output).absolute()))])
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
     keyed = not (arguments.insecure or arguments.any_node)
     # Nodes see nothing of the run but its settings; where it is kept is the server's business.
@@ -97,7 +98,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     completed = False
     try:
         progress = TerminalProgress([run.config.strategy])
-        train([run], fleet.grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
+        train(run, fleet.grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
         completed = True
     except Stopped:
         say(f"stopped; `flower-server --resume` with the same settings goes on from {run.folder.checkpoints}")
@@ -112,8 +113,8 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
 
 def _report(folder: Path) -> None:
     """Write report.html where the libraries for it are installed; a server needs no figures to do its work."""
-    if importlib.util.find_spec("matplotlib") is None:
-        say("no report.html: its figures need perennial-fl[simulation]")
+    if "matplotlib" in extras.missing("simulation"):
+        say(f"no report.html, whose figures need matplotlib: {extras.install('simulation')}")
         return
     from perennial.server.report import html, reading
 

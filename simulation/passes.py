@@ -4,72 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from perennial.client.engines import choose
 from perennial.client.engines.native import NativeEngine
 from perennial.common.command import places
-from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
-from perennial.common.data.source import open_shards
-from perennial.common.task import models
 from perennial.server.run.checkpoint import check_same_config, load_latest
 from perennial.server.run.evaluate import Right
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.prepare import Pass, Run, prepare
 from perennial.server.run.progress import TerminalProgress
-from perennial.server.run.training import Run, prepare, train
+from perennial.server.run.training import train
 from perennial.simulation.experiment import Experiment
 
 
 def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, verbose: bool) -> list[Path]:
     """Run all passes and return the runs' folders, in the order of the experiment."""
     passes = [
-        [prepare(Run(named.config, RunFolder(experiment.output / named.name))) for named in one]
+        prepare([Run(named.config, RunFolder(experiment.output / named.name)) for named in one])
         for one in experiment.passes
     ]
-    for runs in passes:
-        if runs[0].config.nodes > runs[0].config.clients:
-            raise InputError(f"nodes must be at most the {runs[0].config.clients} clients, got {runs[0].config.nodes}")
-    waiting = [left for runs in passes if (left := _unfinished(runs) if resume else runs)]
+    for one in passes:
+        if one.config.nodes > one.config.clients:
+            raise InputError(f"nodes must be at most the {one.config.clients} clients, got {one.config.nodes}")
+    waiting = [left for one in passes if (left := _unfinished(one) if resume else one).runs]
     if not overwrite:
-        for runs in waiting:
-            _refuse_to_lose(runs, resume=resume)
+        for one in waiting:
+            _refuse_to_lose(one.runs, resume=resume)
     if waiting:
         places.folder(experiment.output)
         _run_passes(waiting, resume=resume, verbose=verbose)
-    return [run.folder.path for runs in passes for run in runs]
+    return [run.folder.path for one in passes for run in one.runs]
 
 
-def _run_passes(passes: Sequence[Sequence[Run]], *, resume: bool, verbose: bool) -> None:
+def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
     from perennial.simulation.cluster import connected
     from perennial.simulation.ray_grid import RayGrid
 
     with connected(verbose=verbose) as cpus, closing(RayGrid(cpus)) as grid:
-        for number, runs in enumerate(passes, 1):
-            config = runs[0].config
+        for number, one in enumerate(passes, 1):
+            runs, config = one.runs, one.config
             nodes = config.nodes or min(cpus, config.clients)
             several = len(passes) > 1
             names = [run.folder.path.name if several or len(runs) > 1 else run.config.strategy for run in runs]
             if several:
                 print(f"pass {number} of {len(passes)}: {', '.join(names)}", flush=True)
             grid.begin(nodes, config.to_mapping())
-            progress, right = TerminalProgress(names), _right(config)
-            train(runs, grid, nodes=nodes, resume=resume, eager=False, progress=progress, right=right)
+            progress, right = TerminalProgress(names), _right(one)
+            train(one, grid, nodes=nodes, resume=resume, eager=False, progress=progress, right=right)
 
 
-def _right(config: RunConfig) -> Right | None:
+def _right(one: Pass) -> Right | None:
     """Return the native engine's evaluation where the workers train with it; None: evaluate by torch."""
-    shards = open_shards(config)
-    engine = choose(config.engine, models.build(config.model, shards.shape, shards.classes), shards.shape)
+    engine = choose(one.config.engine, one.network, one.shards.shape)
     return engine.right if isinstance(engine, NativeEngine) else None
 
 
-def _unfinished(runs: list[Run]) -> list[Run]:
+def _unfinished(one: Pass) -> Pass:
     """Return what is left of a pass; where runs were added to one that is done, those alone."""
-    left = [run for run in runs if not _is_done(run)]
-    saved = load_latest(runs[0].folder.checkpoints)
+    left = tuple(run for run in one.runs if not _is_done(run))
+    saved = load_latest(one.folder.checkpoints)
     # A pass that was broken off while it wrote its results goes on as a whole.
-    return runs if left and saved and len(saved.positions) == len(runs) else left
+    return one if left and saved and len(saved.positions) == len(one.runs) else replace(one, runs=left)
 
 
 def _is_done(run: Run) -> bool:

@@ -22,8 +22,9 @@ from perennial.common.command.config import RunConfig
 from perennial.common.command.console import log_to_console
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.prepare import Run, prepare
 from perennial.server.run.state import RoundRecord
-from perennial.server.run.training import Run, prepare, train
+from perennial.server.run.training import train
 from perennial.simulation.cluster import connected
 from perennial.simulation.ray_grid import RayGrid
 
@@ -50,10 +51,10 @@ def rounds(settings: dict[str, object]) -> tuple[list[float], list[float]]:
     config = RunConfig.from_mapping({"eval-every": 10**6, **settings})
     stamps = Stamps()
     with tempfile.TemporaryDirectory() as folder, connected(verbose=False) as cpus, closing(RayGrid(cpus)) as grid:
-        run = prepare(Run(config, RunFolder(Path(folder))))
+        run = prepare([Run(config, RunFolder(Path(folder)))])
         nodes = config.nodes or min(cpus, run.config.clients)
         grid.begin(nodes, run.config.to_mapping())
-        train([run], grid, nodes=nodes, eager=False, progress=stamps)
+        train(run, grid, nodes=nodes, eager=False, progress=stamps)
         workers = [pid for pid in family(os.getpid()) if command_line(pid).startswith("ray::")]
         memory = [peak(os.getpid()), max(map(peak, workers), default=math.nan)]
     return stamps.seconds, memory

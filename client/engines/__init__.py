@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from perennial.client.engines.base import Chain, Engine, Work
 from perennial.client.engines.compiler import NoCompiler
+from perennial.client.engines.engine import Engine, Received, Work
 from perennial.client.engines.loop import LoopEngine
 from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.network import Unsupported
 from perennial.client.engines.stacked import StackedEngine
-from perennial.common.command.config import AUTO, ENGINES
+from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 
 
 def choose(name: str, module: nn.Module, shape: tuple[int, ...], threads: int = 1) -> Engine:
@@ -70,7 +71,7 @@ def _stacked(module: nn.Module, shape: tuple[int, ...]) -> StackedEngine:
     work = [Work(client, x, np.zeros(2, np.int64), rows, rows[0]) for client in (0, 1)]
     try:
         with torch.random.fork_rng(devices=[]):
-            engine.train([Chain(torch.cat(state).cpu().numpy(), 0.0)], work)
+            engine.train([Received(torch.cat(state).cpu().numpy(), 0.0)], work)
     except (RuntimeError, ValueError) as error:
         raise Unsupported(f"vmap refuses it ({str(error).splitlines()[0]})") from error
     return engine

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Context, Error, Message, Metadata, RecordDict, UserConfig
 
-from perennial.client.link.errors import OtherVersion, Refused, Unreachable
+from perennial.client.link.failures import OtherVersion, Refused, Unreachable
 from perennial.client.link.http import Http, Response, Stale
 from perennial.common.command.address import parse_address
 from perennial.common.command.errors import shown

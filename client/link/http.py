@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perennial.client.link.errors import Unreachable
+from perennial.client.link.failures import Unreachable
 from perennial.common.wire.link import MOST_UNASKED
 
 _CONNECT_SECONDS = 10.0

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
-from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.cycle.clock import ClockSpec, utc_now
 from perennial.common.data import datasets, partition
 from perennial.common.data.datasets import CutDataset, Shard, Shards
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.timed import TimedFolder
-from perennial.common.task.models import default_for
 
 # What a server without data assumes where it is not told.
 DEFAULT_CLASSES = 10
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -66,12 +72,33 @@ def open_folder(path: Path, config: RunConfig) -> Shards:
 
 def resolved(config: RunConfig, shards: Shards) -> RunConfig:
     """Return ``config`` with what the data decides: blocks, clients and the model."""
+    # Here, because it loads torch, which cutting data into shards does without.
+    from perennial.common.task.models import default_for
+
     clients = len(shards.clients) or config.clients
     model = default_for(shards.shape) if config.model == AUTO else config.model
     return config.with_data(shards.blocks, clients, model)
 
 
-@lru_cache(maxsize=4)
+def _shared(make: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return ``make`` such that equal calls give one object, as long as somebody holds it.
+
+    The passes of an experiment are all open at once: however many they are, each data set is in memory once.
+    """
+    held: WeakValueDictionary[tuple[object, ...], _T] = WeakValueDictionary()
+
+    @wraps(make)
+    def shared(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+        key = (*arguments, *keywords.items())
+        found = held.get(key)
+        if found is None:
+            found = held[key] = make(*arguments, **keywords)
+        return found
+
+    return shared
+
+
+@_shared
 def _cut(
     name: str,
     blocks: int,
@@ -101,7 +128,7 @@ def _cut(
     )
 
 
-_load = lru_cache(maxsize=2)(datasets.load)
+_load = _shared(datasets.load)
 
 
 def _shape(text: str) -> tuple[int, ...]:

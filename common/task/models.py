@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache
 from math import prod
 
 import numpy as np
@@ -14,8 +13,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from perennial.common.command.errors import InputError
-from perennial.common.wire.chains import Vector
-from perennial.common.wire.layout import Layout
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
@@ -115,18 +112,6 @@ def _made(name: str, shape: Shape, classes: int) -> nn.Module:
         raise
     except Exception as error:  # someone else's code: whatever it raises says that the factory does not fit
         raise InputError(f"model {name!r} could not be made with factory({shape}, {classes}): {error}") from error
-
-
-@cache
-def layout(name: str, shape: Shape, classes: int) -> Layout:
-    """Return names and shapes of the model's arrays."""
-    return Layout.of(arrays_of(build(name, shape, classes)))
-
-
-def initial(name: str, shape: Shape, classes: int, seed: int) -> Vector:
-    """Return the initial model as a vector."""
-    arrays = arrays_of(build(name, shape, classes, seed))
-    return Layout.of(arrays).flatten(arrays)
 
 
 def arrays_of(network: nn.Module) -> dict[str, NDArray[np.float32]]:

@@ -7,7 +7,7 @@ from uuid import uuid4
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 
 RUN_ID = 1
@@ -53,12 +53,12 @@ class LocalGrid(Grid):
 
     run_id = RUN_ID
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: FlowerRun) -> None:
         raise RuntimeError(f"a {type(self).__name__} has one run, its own")
 
     @property
-    def run(self) -> Run:
-        return Run.create_empty(self.run_id)
+    def run(self) -> FlowerRun:
+        return FlowerRun.create_empty(self.run_id)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None

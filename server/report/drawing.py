@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Literal
 
+import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from perennial.server.report.quantities import FloatArray
+from perennial.server.report.columns import FloatArray
 
 INK, FAINT, GRID, TINT = "#22262e", "#6b7280", "#e3e6ea", "#f1f3f6"
 # Okabe and Ito's palette without its yellow, which is too pale for a line on white.
@@ -35,9 +38,17 @@ class Style:
     dash: Dash = "-"
 
 
-def blank(width: float, height: float) -> Figure:
+def graded(count: int) -> list[Style]:
+    """As many shades, from least to most, as an ordered setting has values."""
+    # viridis rises evenly in lightness for every kind of colour vision; its yellow end is too pale on white.
+    return [Style(to_hex(shade)) for shade in matplotlib.colormaps["viridis"](np.linspace(0.0, 0.82, count))]
+
+
+def blank(width: float, height: float, title: str = "") -> Figure:
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06), facecolor="white")
     FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
     return figure
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from perennial.server.report import drawing, plots, table
-from perennial.server.report.quantities import Comparison, RejectionRow, RunResult, compare
+from perennial.server.report import drawing, markup, plots, table
+from perennial.server.report.columns import RejectionRow, RunResult
+from perennial.server.report.comparison import Comparison, compare
+from perennial.server.report.quantities import best, reach
+from perennial.server.report.styles import styles
 
 CAPTIONS = {
     "accuracy": "Mean over blocks of the accuracy on each block's test set, at the rounds that were evaluated. "
@@ -24,38 +26,6 @@ CAPTIONS = {
 }
 MOST_REJECTIONS = 40
 LONGEST_REASON = 200
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #22262e; --faint: #667080; --line: #dfe3e8; --ground: #fff; --tint: #f4f6f8; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e7ec; --faint: #98a1ae; --line: #343b45; --ground: #15181d; --tint: #1d2127; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1180px; padding: 2.5rem 1.25rem 4rem; background: var(--ground); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.1rem; margin: 2.5rem 0 .6rem; }
-p, figcaption { color: var(--faint); margin: 0 0 .8rem; max-width: 75ch; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .42rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { color: var(--faint); font-weight: 500; vertical-align: bottom; }
-thead th { white-space: normal; }
-tbody th { color: var(--ink); font-weight: 600; }
-th:first-child, td:first-child, table.words th, table.words td { text-align: left; padding-left: .25rem; }
-table.words tbody th, table.words td { vertical-align: top; }
-table.words td { white-space: normal; overflow-wrap: anywhere; padding-right: 1.5rem; }
-tbody tr:hover { background: var(--tint); }
-.key { display: inline-block; width: 1.1em; height: .25em; border-radius: 2px; margin-right: .55em;
-  vertical-align: .25em; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(240px, 1fr)); gap: 0 2rem; margin: 0;
-  font-size: .9rem; }
-dl div { display: flex; justify-content: space-between; gap: 1rem; padding: .25rem;
-  border-bottom: 1px solid var(--line); }
-dt { color: var(--faint); } dd { margin: 0; text-align: right; overflow-wrap: anywhere; min-width: 0; }
-figure { margin: 2rem 0; } figure img { display: block; width: 100%; height: auto; background: #fff; padding: .5rem;
-  border: 1px solid var(--line); border-radius: 6px; margin-bottom: .5rem; }
-@media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
-"""
 
 
 def write(output: Path, runs: Sequence[RunResult], title: str) -> Path:
@@ -86,59 +56,35 @@ def page(runs: Sequence[RunResult], title: str, images: Mapping[str, bytes]) -> 
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{_count(len(runs), 'run')}{_differing_in(comparison)}.</p>",
-        _section("Summary", _note(runs) + _summary(runs)),
-        _section("Cost of an accuracy", _costs(runs)),
-        *(_figure(name, image) for name, image in images.items()),
-        _section("Rejected updates", _rejected(runs)),
-        _section("What differs", _differing(runs, comparison)),
-        _section("Configuration" if len(runs) == 1 else "What is shared", _shared(comparison)),
+        markup.section("Summary", _note(runs) + _summary(runs)),
+        markup.section("Cost of an accuracy", _costs(runs)),
+        *(markup.figure(name, image, CAPTIONS[name]) for name, image in images.items()),
+        markup.section("Rejected updates", _rejected(runs)),
+        markup.section("What differs", _differing(runs, comparison)),
+        markup.section("Configuration" if len(runs) == 1 else "What is shared", _shared(comparison)),
     ]
-    # The policy makes "self-contained" a thing that the browser enforces, whatever a run's name contains.
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        "style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body>\n</html>\n"
-    )
+    return markup.document(title, [part for part in body if part])
 
 
 def targets(runs: Sequence[RunResult]) -> list[float]:
     """Accuracies worth asking the cost of: the multiples of 5 % under the lowest and the highest of the runs' bests."""
-    bests = [run.best.accuracy for run in runs if run.best]
+    bests = [best(run.evaluated) for run in runs if len(run.evaluated)]
     # 1e-9, as where it is reached: 0.60 / 0.05 is a little under 12 in binary.
-    steps = sorted({math.floor(best / 0.05 + 1e-9) for best in bests if best in (min(bests), max(bests))})
+    steps = sorted({math.floor(value / 0.05 + 1e-9) for value in bests if value in (min(bests), max(bests))})
     return [step * 5 / 100 for step in steps if step > 0]
-
-
-def _section(heading: str, content: str) -> str:
-    return f"<section><h2>{escape(heading)}</h2>\n{content}</section>" if content else ""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = False) -> str:
-    """A table of ready HTML cells, the first of each row its heading."""
-    heading = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    lines = (
-        f'<tr><th scope="row">{row[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in row[1:]) + "</tr>" for row in rows
-    )
-    kind = ' class="words"' if words else ""
-    body = f"<thead><tr>{heading}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>"
-    return f'<div class="scroll"><table{kind}>\n{body}</table></div>\n'
 
 
 def _note(runs: Sequence[RunResult]) -> str:
     if any(len(run.evaluated) for run in runs):
         return (
             "<p>Accuracies in %: means over the blocks, each block judged on its own test set; "
-            "a block's column is its last one.</p>"
+            "a block's column is its last one. The last cycle is the last that is whole.</p>"
         )
     return "<p>No round has been evaluated yet.</p>"
 
 
 def _summary(runs: Sequence[RunResult]) -> str:
-    look = plots.styles(runs)
+    look = styles(runs)
     columns = table.summary(runs)
     keys = [f'<span class="key" style="background:{look[run.name].color}"></span>' for run in runs]
 
@@ -149,35 +95,26 @@ def _summary(runs: Sequence[RunResult]) -> str:
         return f"<strong>{text}</strong>" if row in column.best else text
 
     rows = ([keys[row] + cell(columns[0], row), *(cell(c, row) for c in columns[1:])] for row in range(len(runs)))
-    return _table([escape(column.heading.replace("min..max", "min–max")) for column in columns], rows)
+    return markup.table([escape(column.heading.replace("min..max", "min–max")) for column in columns], rows)
 
 
 def _costs(runs: Sequence[RunResult]) -> str:
     wanted = targets(runs)
     if not wanted:
         return ""
-    size, unit = table.unit_of(max(int(run.cumulative_bytes[-1]) for run in runs if len(run.rounds)))
+    size, unit = table.unit_of(max(int(run.rounds.bytes.sum()) for run in runs))
     head = ["run", *(f"{what} to {table.percent(goal)} %" for goal in wanted for what in ("rounds", unit, "seconds"))]
     rows = []
     for run in runs:
         row = [escape(run.name)]
-        for cost in (run.reach(goal) for goal in wanted):
+        for cost in (reach(run.evaluated, goal) for goal in wanted):
             reached = (
                 (str(cost.server_round), table.amount(cost.bytes / size), table.amount(cost.seconds)) if cost else ()
             )
             row += reached or (table.MISSING,) * 3
         rows.append(row)
-    return "<p>Until a mean accuracy was first measured to be at least as high; - : not reached.</p>" + _table(
+    return "<p>Until a mean accuracy was first measured to be at least as high; - : not reached.</p>" + markup.table(
         head, rows
-    )
-
-
-def _figure(name: str, image: bytes) -> str:
-    source = base64.b64encode(image).decode("ascii")
-    caption = escape(CAPTIONS[name])
-    return (
-        f'<figure id="{name}"><img alt="{caption}" src="data:image/png;base64,{source}">'
-        f"<figcaption>{caption}</figcaption></figure>"
     )
 
 
@@ -198,14 +135,14 @@ def _rejected(runs: Sequence[RunResult]) -> str:
         said = "; ".join(f"{escape(name)}: {_count(count, 'client')}" for name, count in lost if count)
         parts.append(f"<p>Clients whose work was not taken, counted once an attempt: {said}.</p>")
     if rows:
-        parts.append(_table(["run", "node", "clients", "times", "rounds", "reason"], rows, words=True))
+        parts.append(markup.table(["run", "node", "clients", "times", "rounds", "reason"], rows, words=True))
     if len(ranked) > MOST_REJECTIONS:
         parts.append(f"<p>And {len(ranked) - MOST_REJECTIONS} rarer ones, all in metrics.jsonl.</p>")
     benched = [
         [escape(run.name), escape(node), str(count)] for run in runs for node, count in sorted(run.quarantined.items())
     ]
     if benched:
-        parts.append("<h2>In quarantine</h2>\n" + _table(["run", "node", "rounds sat out"], benched, words=True))
+        parts.append("<h2>In quarantine</h2>\n" + markup.table(["run", "node", "rounds sat out"], benched, words=True))
     return "".join(parts)
 
 
@@ -231,7 +168,7 @@ def _differing(runs: Sequence[RunResult], comparison: Comparison) -> str:
         [escape(run.name), *(escape(_value(comparison.differing[key][place])) for key in keys)]
         for place, run in enumerate(runs)
     )
-    return _table(["run", *(escape(key) for key in keys)], rows, words=True) if keys else ""
+    return markup.table(["run", *(escape(key) for key in keys)], rows, words=True) if keys else ""
 
 
 def _shared(comparison: Comparison) -> str:

@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from perennial.common.command.errors import InputError
-from perennial.server.report.quantities import MIXED, NONE, SEPARATE, RejectionRow, Rounds, RunResult
+from perennial.server.report.columns import MIXED, NONE, SEPARATE, RejectionRow, Rounds, RunResult
 
 _CODES = {None: NONE, "mixed": MIXED, "separate": SEPARATE}
 _REQUIRED = ("server_round", "cycle", "block", "round_in_block")

@@ -12,7 +12,8 @@ from typing import TextIO
 
 import numpy as np
 
-from perennial.server.report.quantities import RunResult
+from perennial.server.report.columns import RunResult
+from perennial.server.report.quantities import NAN, Spread, best, final, last_cycle, reach
 
 MISSING = "-"
 _GAP = "  "
@@ -22,8 +23,8 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, a cell a run, which rows hold the best value (none where better has no meaning), and what it tells of:
-    the run `overall`, its `cost`, or one of its `blocks`."""
+    """A heading, a cell for each run, which rows hold the best value (none if better has no meaning), and what it tells
+    of: the run `overall`, its `cost`, or one of its `blocks`."""
 
     heading: str
     cells: tuple[str, ...]
@@ -31,9 +32,9 @@ class Column:
     about: str = "overall"
 
 
-def percent(accuracy: float | None) -> str:
+def percent(accuracy: float) -> str:
     """0.6234 -> `62.3`; what was not measured -> `-`."""
-    return MISSING if accuracy is None or not np.isfinite(accuracy) else f"{100 * accuracy:.1f}"
+    return f"{100 * accuracy:.1f}" if np.isfinite(accuracy) else MISSING
 
 
 def unit_of(most: float) -> tuple[float, str]:
@@ -54,14 +55,16 @@ def shared_block_names(runs: Sequence[RunResult]) -> tuple[str, ...]:
 
 def summary(runs: Sequence[RunResult]) -> list[Column]:
     """The summary's columns, the runs' names first. Accuracies are in %, `final` and those of blocks the last ones."""
-    cycles = [run.last_cycle for run in runs]
+    cycles = [last_cycle(run.evaluated) for run in runs]
+    bests = [best(run.evaluated) for run in runs]
+    first = [reach(run.evaluated, value) for run, value in zip(runs, bests, strict=True)]
     return [
         Column("run", tuple(run.name for run in runs)),
-        _accuracies("final %", [run.final for run in runs]),
-        _accuracies("best %", [run.best.accuracy if run.best else None for run in runs]),
-        Column("at round", tuple(str(run.best.server_round) if run.best else MISSING for run in runs)),
-        _accuracies("last cycle %", [cycle.mean if cycle else None for cycle in cycles]),
-        Column("min..max", tuple(f"{percent(c.least)}..{percent(c.most)}" if c else MISSING for c in cycles)),
+        _accuracies("final %", [final(run.evaluated) for run in runs]),
+        _accuracies("best %", bests),
+        Column("at round", tuple(str(cost.server_round) if cost else MISSING for cost in first)),
+        _accuracies("last cycle %", [cycle.mean for cycle in cycles]),
+        Column("min..max", tuple(_range(cycle) for cycle in cycles)),
         *(
             replace(_accuracies(name, [_final_on(run, block) for run in runs]), about="blocks")
             for block, name in enumerate(shared_block_names(runs))
@@ -104,7 +107,7 @@ def show(runs: Sequence[RunResult], stream: TextIO | None = None) -> None:
     out.write(text.encode(encoding, errors="replace").decode(encoding))
 
 
-def _accuracies(heading: str, values: Sequence[float | None]) -> Column:
+def _accuracies(heading: str, values: Sequence[float]) -> Column:
     cells = tuple(percent(value) for value in values)
     measured = [float(cell) for cell in cells if cell != MISSING]
     # Compared as shown: two runs that read the same are both best, and where all are, none is.
@@ -117,10 +120,13 @@ def _bytes(direction: str, totals: Sequence[int]) -> Column:
     return Column(f"{unit} {direction}", tuple(amount(total / size) for total in totals), about="cost")
 
 
-def _final_on(run: RunResult, block: int) -> float | None:
-    if block >= run.blocks or not len(run.evaluated):
-        return None
-    return float(run.block_accuracy[-1, block])
+def _range(cycle: Spread) -> str:
+    return f"{percent(cycle.least)}..{percent(cycle.most)}" if np.isfinite(cycle.mean) else MISSING
+
+
+def _final_on(run: RunResult, block: int) -> float:
+    measured = len(run.evaluated) and block < run.blocks
+    return float(run.evaluated.accuracy[-1, block]) if measured else NAN
 
 
 def _shorten(text: str, most: int) -> str:

@@ -1,11 +1,11 @@
-"""One pass of training, for one run or several that share its chains: set-up, Flower's loop, and what it leaves."""
+"""One pass of training, for one run or several that share its chains: Flower's loop, and what it leaves."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord
@@ -15,17 +15,18 @@ from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.clock import ClockSchedule
 from perennial.common.cycle.schedule import Schedule
-from perennial.common.data.source import open_shards, resolved
 from perennial.common.task import models
 from perennial.common.wire.chains import SEPARATE, Vector
+from perennial.common.wire.layout import Layout
 from perennial.server.cohort.roster import Roster
 from perennial.server.psgd import Chains, Predictors
 from perennial.server.run.checkpoint import Checkpoint, check_same_config, load_latest, save_checkpoint
 from perennial.server.run.evaluate import Evaluator, Right, TorchRight
-from perennial.server.run.folder import Metrics, RunFolder
+from perennial.server.run.folder import Metrics
+from perennial.server.run.prepare import Pass, Run
 from perennial.server.run.readers import reader_of
 from perennial.server.run.state import RoundRecord, RunState
-from perennial.server.strategies import ScheduleOver, strategy_for
+from perennial.server.strategies.own import ScheduleOver, strategy_for
 
 LOG = logging.getLogger("perennial")
 # Simulated rounds may take milliseconds; a checkpoint a few times a minute loses little and costs nothing.
@@ -40,30 +41,8 @@ class Progress(Protocol):
         """Called once a round; accuracies: the mean block accuracy of each run, None where not evaluated."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A configuration and the folder that its results go to."""
-
-    config: RunConfig
-    folder: RunFolder
-
-
-def prepare(run: Run) -> Run:
-    """Return the run with all that its data decides; bad input is found here, before anything is written."""
-    shards = open_shards(run.config)
-    config = resolved(run.config, shards)
-    models.build(config.model, shards.shape, shards.classes)
-    names = schedule_of(config).names
-    if len(names) != shards.blocks:
-        raise InputError(
-            f"the clock names {len(names)} blocks ({', '.join(names)}), the data has {shards.blocks}; set blocks to "
-            f"{len(names)}, or cut the data so"
-        )
-    return replace(run, config=config)
-
-
 def train(
-    runs: Sequence[Run],
+    prepared: Pass,
     grid: Grid,
     *,
     nodes: int,
@@ -72,17 +51,15 @@ def train(
     progress: Progress | None = None,
     right: Right | None = None,
 ) -> None:
-    """Train once for all ``runs``, which differ at most in how they read the chains, and write their results.
+    """Train once for all runs of a pass, and write their results.
 
     nodes: to wait for before the first round. eager: checkpoint every round where checkpoint-every is auto.
     right: tells which guesses of a model are right; None: by torch.
     """
-    runs = [prepare(run) for run in runs]
-    config = runs[0].config
-    shards = open_shards(config)
-    network = models.build(config.model, shards.shape, shards.classes, config.seed)
-    initial = models.initial(config.model, shards.shape, shards.classes, config.seed)
-    layout = models.layout(config.model, shards.shape, shards.classes)
+    runs, shards, config = prepared.runs, prepared.shards, prepared.config
+    arrays = models.arrays_of(prepared.network)
+    layout = Layout.of(arrays)
+    initial = layout.flatten(arrays)
     readers = [reader_of(run.config) for run in runs]
     strategy_class = strategy_for(readers)
     blocks = shards.blocks
@@ -104,7 +81,7 @@ def train(
         schedule = schedule_of(config, started=saved.started, done=state.slot.server_round)
     roster.gather(grid, nodes)
     _say_what_is_averaged(config, roster)
-    evaluator = Evaluator(right or TorchRight(network, layout), shards)
+    evaluator = Evaluator(right or TorchRight(prepared.network, layout), shards)
     keeper = _Keeper(runs, schedule, evaluator, roster, saved.positions if saved else (0,) * len(runs), eager, progress)
     strategy = strategy_class(config, schedule, layout, readers, state, roster, keeper)
     done = state.slot.server_round if state.slot else 0

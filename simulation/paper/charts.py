@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from perennial.server.report.drawing import DASHES, FAINT, INK, KNOWN, PALETTE, Style, legend
+from perennial.server.report.drawing import DASHES, FAINT, INK, KNOWN, Style, legend
+from perennial.server.report.quantities import last_cycle, separate_share_at
 from perennial.simulation.paper import summary
-from perennial.simulation.paper.claims import FEDAVG, FIGURE2, LABELS, LOCAL_ITERATIONS, TABLE1
-from perennial.simulation.paper.panels import curve, from_zero, panels
+from perennial.simulation.paper.claims import FIGURE2, LABELS, LOCAL_ITERATIONS, TABLE1
+from perennial.simulation.paper.panels import (
+    STYLES,
+    by_strategy,
+    claimed,
+    curve,
+    draw_runs,
+    from_learned,
+    from_zero,
+    panels,
+    shades,
+)
 from perennial.simulation.paper.series import Series
 from perennial.simulation.paper.tables import Found
 
-STYLES = {
-    "fedavg": Style(KNOWN["fedavg"]),
-    "fedavg-shuffled": Style("#222222", DASHES[1]),
-    "mm-psgd": Style(KNOWN["mm-psgd"]),
-    "mc-psgd": Style(KNOWN["mc-psgd"], DASHES[1]),
-    "separate-alone": Style("#CC79A7"),
-    "mm-snapshot": Style("#009E73", DASHES[2]),
-    "mm-decay-0.9": Style("#E69F00", DASHES[1]),
-    "mm-mean": Style("#56B4E9"),
-    "fedavgm": Style(PALETTE[6]),
-    "fedadam": Style(PALETTE[7]),
-    "fedrep": Style(PALETTE[2]),
-    "ifca": Style(PALETTE[5], DASHES[3]),
-}
 _OF_FIGURE2 = ("figure2", "ablations", "votes", "forgetting", "communication")
 
 
@@ -59,13 +53,13 @@ def figure2_nine_labels(found: Found) -> Figure:
 def _figure2(series: Sequence[Series], title: str) -> Figure:
     """Mean accuracy over rounds of the runs of figure 2."""
     figure, (axes,) = panels([title])
-    _runs(figure, axes, series, (*FIGURE2, "mm-mean"))
-    _claimed(axes, 5)
+    draw_runs(figure, axes, series, (*FIGURE2, "mm-mean"))
+    claimed(axes, 5)
     for height in (62.0, 65.0):
         axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])
     for height, text in ((65, "paper's best, MM and MC"), (62, "paper's best, shuffled"), (57.5, "paper's FedAvg")):
         axes.annotate(text, (1.01, height), xycoords=("axes fraction", "data"), color=FAINT, fontsize=8, va="center")
-    _from_learned(axes)
+    from_learned(axes)
     return figure
 
 
@@ -73,8 +67,8 @@ def ablations(found: Found) -> Figure:
     """How a predictor is made, on the same chains."""
     figure, (axes,) = panels(["What a predictor is made of"])
     names = ("mm-psgd", "mm-snapshot", "mm-decay-0.9", "mc-psgd", "mm-mean", "separate-alone")
-    _runs(figure, axes, found["figure2"], names)
-    _from_learned(axes)
+    draw_runs(figure, axes, found["figure2"], names)
+    from_learned(axes)
     return figure
 
 
@@ -83,7 +77,7 @@ def votes(found: Found) -> Figure:
     figure, (axes,) = panels(["Rounds of MC-PSGD won by the separate chain"], up="share of rounds, %", height=3.4)
     series = summary.of_run(found["figure2"], "mc-psgd")
     if series:
-        shares = summary.curve(series, lambda one: one.separate)
+        shares = summary.curve(series, separate_share_at)
         axes.fill_between(shares.rounds, 100 * shares.mean, step="pre", color=KNOWN["mc-psgd"], linewidth=0)
     from_zero([axes])
     # Where it hardly ever wins the axis ends early, but not so early that chance looks large.
@@ -118,18 +112,19 @@ def communication(found: Found) -> Figure:
     shown = {name: series for name in names if (series := summary.of_run(found["figure2"], name))}
     for name, series in shown.items():
         style = STYLES[name]
-        axes.plot(series[0].megabytes / 1000, 100 * series[0].mean, color=style.color, linestyle=style.dash, lw=1.4)
+        first = series[0].evaluated
+        axes.plot(first.bytes / 1e9, 100 * first.mean_accuracy, color=style.color, linestyle=style.dash, lw=1.4)
     from_zero([axes])
-    if (right := min(float(series[0].megabytes[-1]) for series in shown.values())) > 0:
-        axes.set_xlim(right=right / 1000)
+    if (right := min(int(series[0].evaluated.bytes[-1]) for series in shown.values())) > 0:
+        axes.set_xlim(right=right / 1e9)
     legend(figure, {LABELS[name]: STYLES[name] for name in shown})
     return figure
 
 
 def figure3(found: Found) -> Figure:
     """Accuracy by I; crosses where the paper first measured 60 %."""
-    figure = _swept(found["figure3"], ("mm-psgd", "mc-psgd"), "I = {:g}")
-    looks = _shades({one.setting for one in found["figure3"]})
+    figure = by_strategy(found["figure3"], ("mm-psgd", "mc-psgd"), "I = {:g}")
+    looks = shades({one.setting for one in found["figure3"]})
     for axes, claims in zip(figure.axes, TABLE1.values(), strict=True):
         axes.axhline(60, color=FAINT, linewidth=0.8, linestyle=DASHES[2])
         for iterations, server_round in zip(LOCAL_ITERATIONS, claims, strict=True):
@@ -142,15 +137,15 @@ def figure3(found: Found) -> Figure:
 
 
 def figure4(found: Found) -> Figure:
-    return _swept(found["figure4"], ("fedavg", "mm-psgd", "mc-psgd"), "M = {:g}")
+    return by_strategy(found["figure4"], ("fedavg", "mm-psgd", "mc-psgd"), "M = {:g}")
 
 
 def figure5(found: Found) -> Figure:
-    return _swept(found["figure5"], ("fedavg", "mm-psgd", "mc-psgd"), "participation {:.0%}")
+    return by_strategy(found["figure5"], ("fedavg", "mm-psgd", "mc-psgd"), "participation {:.0%}")
 
 
 def contradiction(found: Found) -> Figure:
-    return _swept(found["contradiction"], ("fedavg", "mm-psgd", "mc-psgd"), "E = {:g}")
+    return by_strategy(found["contradiction"], ("fedavg", "mm-psgd", "mc-psgd"), "E = {:g}")
 
 
 def calibration_blocks(found: Found) -> Figure:
@@ -166,12 +161,12 @@ def _calibration(found: Sequence[Series], label: str) -> Figure:
     series = [one for one in found if one.strategy == "fedavg" and not one.shuffled]
     blocks = sorted({one.blocks for one in series})
     figure, made = panels([f"FedAvg, M = {count}" for count in blocks], height=4.2)
-    looks = _shades({one.setting for one in series})
+    looks = shades({one.setting for one in series})
     for axes, count in zip(made, blocks, strict=True):
         for one in series:
             if one.blocks == count:
                 curve(axes, [one], looks[one.setting])
-        _claimed(axes, count)
+        claimed(axes, count)
     from_zero(made)
     shown = {label.format(float(setting)): style for setting, style in looks.items()}
     legend(figure, {**shown, "the paper's": Style(FAINT, DASHES[2])})
@@ -187,7 +182,7 @@ def sensitivity(found: Found) -> Figure:
     for axes, key in zip(made, ("sensitivity-labels", "sensitivity-skew"), strict=True):
         for name in names:
             swept = sorted((one for one in found[key] if one.strategy == name), key=lambda one: float(one.setting))
-            wobbles = [summary.last_cycle(one) for one in swept]
+            wobbles = [last_cycle(one.evaluated) for one in swept]
             x, style = [float(one.setting) for one in swept], STYLES[name]
             mean, least, most = (
                 100 * np.array([getattr(one, part) for one in wobbles]) for part in ("mean", "least", "most")
@@ -210,54 +205,7 @@ def neighbours(found: Found) -> Figure:
         for name in names:
             series = [one for one in found["neighbours"] if (one.strategy, one.setting) == (name, setting)]
             if series:
-                curve(axes, [max(series, key=lambda one: summary.last_cycle(one).mean)], STYLES[name])
+                curve(axes, [max(series, key=lambda one: last_cycle(one.evaluated).mean)], STYLES[name])
     from_zero(made)
     legend(figure, {LABELS[name]: STYLES[name] for name in names})
     return figure
-
-
-# --- Parts of figures -------------------------------------------------------------------------------------------------
-
-
-def _swept(series: Sequence[Series], strategies: Sequence[str], label: str) -> Figure:
-    """A panel a strategy, a shade a setting; shuffled FedAvg, which has no blocks, dashed in FedAvg's panel."""
-    figure, made = panels([LABELS[name] for name in strategies], height=4.2)
-    looks = _shades({one.setting for one in series})
-    shown = {label.format(float(setting)): style for setting, style in looks.items()}
-    for axes, strategy in zip(made, strategies, strict=True):
-        for one in series:
-            if one.strategy == strategy:
-                curve(axes, [one], STYLES["fedavg-shuffled"] if one.shuffled else looks[one.setting])
-    from_zero(made)
-    if any(one.shuffled and one.strategy in strategies for one in series):
-        shown["shuffled"] = STYLES["fedavg-shuffled"]
-    legend(figure, shown)
-    return figure
-
-
-def _shades(settings: Collection[str]) -> dict[str, Style]:
-    """A shade for each value of a setting, from least to most."""
-    ordered = sorted(settings, key=float)
-    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.82, len(ordered)))
-    return {setting: Style(to_hex(shade)) for setting, shade in zip(ordered, shades, strict=True)}
-
-
-def _from_learned(axes: Axes) -> None:
-    """Leave out the first rounds' climb, so that a few points at the top can be told apart."""
-    axes.set_ylim(bottom=max(axes.get_ylim()[0], min(40.0, axes.get_ylim()[1] - 10.0)))
-
-
-def _claimed(axes: Axes, blocks: int) -> None:
-    """Show between what the paper's FedAvg wobbles; of what it gives one number, a line."""
-    least, most = FEDAVG[blocks]
-    axes.axhspan(least, most, color=KNOWN["fedavg"], alpha=0.12, linewidth=0)
-    for height in {least, most}:
-        axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])
-
-
-def _runs(figure: Figure, axes: Axes, series: Sequence[Series], names: Sequence[str]) -> None:
-    shown = [name for name in names if summary.of_run(series, name)]
-    for name in shown:
-        curve(axes, summary.of_run(series, name), STYLES[name])
-    from_zero([axes])
-    legend(figure, {LABELS[name]: STYLES[name] for name in shown})

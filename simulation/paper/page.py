@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from perennial.server.report.quantities import last_cycle
 from perennial.simulation.paper import summary, tables
 from perennial.simulation.paper.claims import FIGURE2
 from perennial.simulation.paper.mix import Told
@@ -90,9 +91,9 @@ def finding(series: Sequence[Series]) -> str:
         missing = ", ".join(name for name in FIGURE2 if not runs[name])
         return f"Figure 2 still lacks {missing}."
     # Runs that are not at their end are compared as of the round that all have reached.
-    common = min(int(one.rounds[-1]) for found in runs.values() for one in found)
+    common = min(one.last_round for found in runs.values() for one in found)
     ours, mc, shuffled, cyclic = (
-        100 * fmean(summary.last_cycle(one.until(common)).mean for one in runs[name])
+        100 * fmean(last_cycle(one.until(common).evaluated).mean for one in runs[name])
         for name in ("mm-psgd", "mc-psgd", "fedavg-shuffled", "fedavg")
     )
     holds = "holds" if min(ours, mc) > shuffled > cyclic else "does not hold"
@@ -121,10 +122,10 @@ def state(series: Sequence[Series]) -> str:
     broken = [one for one in series if not one.whole]
     if not broken:
         return f"*{text}.*"
-    first = min(broken, key=lambda one: int(one.rounds[-1]))
+    first = min(broken, key=lambda one: one.last_round)
     return (
         f"*Partial: {text} so far; {len(broken)} of {len(series)} series are not at their end "
-        f"({first.run}, seed {first.seed}: round {first.rounds[-1]:,} of {first.planned:,}).*"
+        f"({first.run}, seed {first.seed}: round {first.last_round:,} of {first.planned:,}).*"
     )
 
 

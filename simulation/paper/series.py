@@ -1,21 +1,21 @@
 """What is kept of a run in the repository: the evaluated rounds, and a line that says what the run was.
 
-NAME.csv        a line an evaluated round: accuracies in %, megabytes and seconds until then, and the share of the
-                rounds since the line before that the separate chain won
-NAME-runs.csv   a line a run
-Shapes: V evaluated rounds, M blocks.
+NAME.csv        a line for each evaluated round: accuracies in %, megabytes and seconds until then, and the share of the
+                votes since the line before that the separate chain won
+NAME-runs.csv   a line for each run
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from perennial.server.report.quantities import FloatArray, IntArray, RunResult, share_won
+from perennial.server.report.columns import Evaluated, FloatArray, IntArray, RunResult, over_by_rounds
+from perennial.server.report.quantities import separate_share_at
 
 _RUN_KEYS = ("run", "seed", "strategy", "setting", "shuffled", "blocks", "rounds-per-block", "planned")
 _ROUND_KEYS = ("run", "seed", "round", "cycle", "block", "mean")
@@ -24,7 +24,7 @@ _COST_KEYS = ("megabytes", "seconds", "separate")
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One run of one seed. Accuracies lie in [0, 1]; planned: the rounds that it was to have."""
+    """One run of one seed, by rounds. planned: the rounds that it was to have."""
 
     run: str
     seed: int
@@ -34,58 +34,41 @@ class Series:
     blocks: int
     rounds_per_block: int
     planned: int
-    rounds: IntArray  # (V,), as are those below but for accuracy
-    cycle: IntArray
-    block: IntArray
-    mean: FloatArray
-    accuracy: FloatArray  # (V, M)
-    megabytes: FloatArray
-    seconds: FloatArray
-    separate: FloatArray  # NaN where nothing was chosen
+    evaluated: Evaluated
+
+    @property
+    def last_round(self) -> int:
+        """The last round that was evaluated."""
+        return int(self.evaluated.server_round[-1])
 
     @property
     def whole(self) -> bool:
         """Whether the run got to its end."""
-        return int(self.rounds[-1]) >= self.planned
-
-    @property
-    def cycle_length(self) -> int:
-        return self.blocks * self.rounds_per_block
+        return self.last_round >= self.planned
 
     @property
     def place(self) -> IntArray:
         """Which of its block's rounds each evaluated round is, from 1."""
-        return (self.rounds - 1) % self.rounds_per_block + 1
+        return (self.evaluated.server_round - 1) % self.rounds_per_block + 1
 
     def until(self, server_round: int) -> Series:
         """Return the run as if it had ended after ``server_round``."""
-        kept = self.rounds <= server_round
-        names = ("rounds", "cycle", "block", "mean", "accuracy", "megabytes", "seconds", "separate")
-        return replace(self, planned=server_round, **{name: getattr(self, name)[kept] for name in names})
+        return replace(self, planned=server_round, evaluated=self.evaluated.until(server_round))
 
 
 def from_result(result: RunResult, key: str) -> Series:
     """Return what is kept of a run; ``key`` is the setting that its experiment sweeps."""
-    config, rounds, places = result.config, result.rounds, result.evaluated
-    blocks, per_block = result.blocks, int(str(config["rounds-per-block"]))
-    starts = np.concatenate([[0], places[:-1] + 1]) if len(places) else places
+    config, per_block = result.config, int(str(result.config["rounds-per-block"]))
     return Series(
         run=result.name,
         seed=int(str(config["seed"])),
         strategy=str(config["strategy"]),
         setting=str(config[key]) if key else "",
         shuffled=bool(config["shuffled"]),
-        blocks=blocks,
+        blocks=result.blocks,
         rounds_per_block=per_block,
-        planned=blocks * per_block * int(str(config["cycles"])),
-        rounds=rounds.server_round[places],
-        cycle=rounds.cycle[places],
-        block=rounds.block[places],
-        mean=result.mean_accuracy,
-        accuracy=result.block_accuracy,
-        megabytes=result.cumulative_bytes[places] / 1e6,
-        seconds=result.cumulative_seconds[places],
-        separate=np.array([share_won(rounds.chosen[a : b + 1]) for a, b in zip(starts, places, strict=True)]),
+        planned=result.blocks * per_block * int(str(config["cycles"])),
+        evaluated=result.evaluated,
     )
 
 
@@ -98,17 +81,24 @@ def write(folder: Path, name: str, series: Sequence[Series]) -> None:
         for one in series
     ]
     rounds = [
-        [
-            *(one.run, one.seed, one.rounds[at], one.cycle[at], one.block[at], _number(100 * one.mean[at], 2)),
-            *(_number(100 * value, 2) for value in one.accuracy[at]),
-            *[""] * (most - one.blocks),
-            *(_number(one.megabytes[at], 1), _number(one.seconds[at], 1), _number(one.separate[at], 3)),
-        ]
+        [one.run, one.seed, *line, *[""] * (most - one.blocks), *cost]
         for one in series
-        for at in range(len(one.rounds))
+        for line, cost in _lines(one.evaluated)
     ]
     write_csv(folder / f"{name}-runs.csv", _RUN_KEYS, runs)
     write_csv(folder / f"{name}.csv", (*_ROUND_KEYS, *blocks, *_COST_KEYS), rounds)
+
+
+def _lines(evaluated: Evaluated) -> Iterable[tuple[list[object], list[str]]]:
+    """Yield for each evaluated round its place with its accuracies, and what it cost."""
+    shares = separate_share_at(evaluated)
+    for at, server_round in enumerate(evaluated.server_round):
+        place = [server_round, evaluated.cycle[at], evaluated.block[at]]
+        accuracies = [evaluated.mean_accuracy[at], *evaluated.accuracy[at]]
+        yield (
+            [*place, *(_number(100 * value, 2) for value in accuracies)],
+            [_number(evaluated.bytes[at] / 1e6, 1), _number(evaluated.seconds[at], 1), _number(shares[at], 3)],
+        )
 
 
 def read(folder: Path, name: str) -> list[Series]:
@@ -122,13 +112,7 @@ def read(folder: Path, name: str) -> list[Series]:
 
 
 def _series(run: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Series:
-    def whole(key: str) -> IntArray:
-        return np.array([int(line[key]) for line in lines], np.int64)
-
-    def real(key: str) -> FloatArray:
-        return np.array([float(line[key] or "nan") for line in lines])
-
-    blocks = int(run["blocks"])
+    blocks, per_block = int(run["blocks"]), int(run["rounds-per-block"])
     return Series(
         run=run["run"],
         seed=int(run["seed"]),
@@ -136,17 +120,38 @@ def _series(run: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Serie
         setting=run["setting"],
         shuffled=run["shuffled"] == "1",
         blocks=blocks,
-        rounds_per_block=int(run["rounds-per-block"]),
+        rounds_per_block=per_block,
         planned=int(run["planned"]),
-        rounds=whole("round"),
+        evaluated=_evaluated(lines, blocks, per_block),
+    )
+
+
+def _evaluated(lines: Sequence[Mapping[str, str]], blocks: int, rounds_per_block: int) -> Evaluated:
+    def whole(key: str) -> IntArray:
+        return np.array([int(line[key]) for line in lines], np.int64)
+
+    def real(key: str) -> FloatArray:
+        return np.array([float(line[key] or "nan") for line in lines])
+
+    rounds, shares = whole("round"), real("separate")
+    # A run that votes does so in every round: those of a line are the rounds since the line before.
+    votes = np.where(np.isnan(shares), 0, np.diff(rounds, prepend=0))
+    return Evaluated(
+        server_round=rounds,
         cycle=whole("cycle"),
         block=whole("block"),
-        mean=real("mean") / 100,
+        cycles_over=over_by_rounds(rounds, blocks, rounds_per_block),
+        mean_accuracy=real("mean") / 100,
         accuracy=np.stack([real(f"block-{block}") for block in range(blocks)], axis=1) / 100,
-        megabytes=real("megabytes"),
+        bytes=_nearest(real("megabytes") * 1e6),
         seconds=real("seconds"),
-        separate=real("separate"),
+        votes=votes,
+        won=_nearest(np.nan_to_num(shares) * votes),
     )
+
+
+def _nearest(values: FloatArray) -> IntArray:
+    return np.rint(values).astype(np.int64)
 
 
 def _number(value: float, digits: int) -> str:

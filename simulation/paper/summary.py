@@ -1,4 +1,4 @@
-"""The quantities that the paper and we are compared by, of series of one or more seeds."""
+"""Series put together: of several parts, of the seeds of a run, and of the runs of one pass."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perennial.common.command.config import NEIGHBOURS
-from perennial.server.report.quantities import FloatArray, IntArray, Spread
+from perennial.server.report.columns import Evaluated, FloatArray, IntArray
 from perennial.simulation.paper.claims import ABLATIONS
 from perennial.simulation.paper.plan import PARTS
 from perennial.simulation.paper.series import Series
 
 
-@dataclass(frozen=True)
-class Reached:
-    """What it took until an accuracy was first measured."""
-
-    server_round: int
-    megabytes: float
-    seconds: float
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Accuracy over rounds: the mean over seeds, and the least and greatest."""
+    """A value over rounds: the mean over seeds, and the least and greatest."""
 
     rounds: IntArray
     mean: FloatArray
@@ -48,51 +39,27 @@ def completed(found: Mapping[str, Sequence[Series]]) -> dict[str, list[Series]]:
     return whole
 
 
-def last_cycle(series: Series) -> Spread:
-    """Return the accuracies over the last cycle that is whole; over all that is measured before the first one is.
-
-    Where nothing was measured in that cycle, which may be shorter than the time between evaluations: the latest.
-    """
-    length = series.cycle_length
-    ended = int(series.rounds[-1]) // length
-    inside = series.rounds > 0 if ended == 0 else (series.rounds > (ended - 1) * length)
-    inside &= series.rounds <= max(ended, 1) * length
-    values = series.mean[inside] if inside.any() else series.mean[-1:]
-    return Spread(float(values.mean()), float(values.min()), float(values.max()))
-
-
-def best(series: Series) -> float:
-    return float(series.mean.max())
-
-
-def reach(series: Series, target: float) -> Reached | None:
-    """Return what it took to first measure ``target``; None: never reached."""
-    places = np.flatnonzero(series.mean >= target)
-    if not len(places):
-        return None
-    at = places[0]
-    return Reached(int(series.rounds[at]), float(series.megabytes[at]), float(series.seconds[at]))
-
-
-def separate_share(series: Series) -> float:
-    """Return the share of all rounds that the separate chain won; NaN where nothing was chosen."""
-    spans = np.diff(np.concatenate([[0], series.rounds]))
-    voted = np.isfinite(series.separate)
-    return float(np.average(series.separate[voted], weights=spans[voted])) if voted.any() else float("nan")
-
-
 def of_run(series: Iterable[Series], run: str) -> list[Series]:
     """Return the seeds of a run: those that are whole, or all while none is."""
     found = [one for one in series if one.run == run]
     return [one for one in found if one.whole] or found
 
 
-def curve(series: Sequence[Series], value: Callable[[Series], FloatArray] = lambda one: one.mean) -> Curve:
-    """Return the accuracy over the rounds that all seeds have in common."""
-    rounds = series[0].rounds
-    for one in series[1:]:
-        rounds = np.intersect1d(rounds, one.rounds)
-    values = np.stack([value(one)[np.isin(one.rounds, rounds)] for one in series])
+def of_setting(series: Iterable[Series], strategy: str, setting: str, *, shuffled: bool = False) -> list[Series]:
+    """Return the seeds of a strategy's run at a setting, chosen as by ``of_run``."""
+    found = [one for one in series if (one.strategy, one.setting, one.shuffled) == (strategy, setting, shuffled)]
+    return of_run(found, found[0].run) if found else []
+
+
+def curve(
+    series: Sequence[Series], value: Callable[[Evaluated], FloatArray] = lambda evaluated: evaluated.mean_accuracy
+) -> Curve:
+    """Return a value, the mean accuracy unless another is given, over the rounds that all seeds have in common."""
+    seeds = [one.evaluated for one in series]
+    rounds = seeds[0].server_round
+    for one in seeds[1:]:
+        rounds = np.intersect1d(rounds, one.server_round)
+    values = np.stack([value(one)[np.isin(one.server_round, rounds)] for one in seeds])
     return Curve(rounds, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
@@ -102,9 +69,10 @@ def forgotten(series: Series) -> dict[int, list[float]]:
     Lost since the last round of the visit; the first cycle is left out, since blocks yet to come are not forgotten.
     """
     per_block, blocks = series.rounds_per_block, series.blocks
-    place = {int(server_round): at for at, server_round in enumerate(series.rounds)}
+    accuracy, rounds = series.evaluated.accuracy, series.evaluated.server_round.tolist()
+    place = {server_round: at for at, server_round in enumerate(rounds)}
     lost: dict[int, list[float]] = {}
-    for at, server_round in enumerate(series.rounds.tolist()):
+    for at, server_round in enumerate(rounds):
         visit = (server_round - 1) // per_block
         for back in range(1, blocks):
             # The visit that many before this one was of another block, and none since was of it.
@@ -112,7 +80,7 @@ def forgotten(series: Series) -> dict[int, list[float]]:
             if visit - back < blocks or end not in place:
                 continue
             block = (visit - back) % blocks
-            change = float(series.accuracy[at, block] - series.accuracy[place[end], block])
+            change = float(accuracy[at, block] - accuracy[place[end], block])
             lost.setdefault(server_round - end, []).append(change)
     return dict(sorted(lost.items()))
 
@@ -121,8 +89,11 @@ def at_pace(series: Iterable[Series], others: Sequence[Series]) -> list[Series]:
     """Return the series as if a round had taken what it takes in ``others``, mean over seeds; as they are without."""
     if not others:
         return list(series)
-    seconds = float(np.mean([one.seconds[-1] / one.rounds[-1] for one in others]))
-    return [replace(one, seconds=seconds * one.rounds.astype(np.float64)) for one in series]
+    pace = float(np.mean([one.evaluated.seconds[-1] / one.last_round for one in others]))
+    return [
+        replace(one, evaluated=replace(one.evaluated, seconds=pace * one.evaluated.server_round.astype(np.float64)))
+        for one in series
+    ]
 
 
 def training_seconds(series: Iterable[Series]) -> float:
@@ -131,5 +102,5 @@ def training_seconds(series: Iterable[Series]) -> float:
     for one in series:
         own = one.run if one.strategy in NEIGHBOURS else ""
         key = (one.seed, one.setting, one.blocks, one.shuffled, own)
-        passes[key] = max(passes.get(key, 0.0), float(one.seconds[-1]))
+        passes[key] = max(passes.get(key, 0.0), float(one.evaluated.seconds[-1]))
     return sum(passes.values())

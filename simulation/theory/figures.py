@@ -13,9 +13,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from perennial.server.report.drawing import FAINT, GRID, INK, blank
 from perennial.simulation.theory.problem import Floats
-from perennial.simulation.theory.report import VARIABLES, series
 from perennial.simulation.theory.slopes import mean_interval
 from perennial.simulation.theory.study import Setting, Variable
+from perennial.simulation.theory.tabulate import VARIABLES, series
 
 BEST, OWN_BEST = "$F(x^*)$", "$F_m(x^*_m)$"
 NAMES: dict[Variable, str] = {"T": "T, iterations", "N": "N, clients", "M": "M, blocks"}
@@ -74,8 +74,7 @@ def signs(settings: Sequence[Setting], title: str) -> Figure:
 
 
 def _grid(title: str, names: tuple[str, str]) -> tuple[Figure, np.ndarray[tuple[int, int], np.dtype[np.object_]]]:
-    figure = blank(11.0, 7.2)
-    figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
+    figure = blank(11.0, 7.2, title)
     panels = figure.subplots(2, 3, sharex="col", sharey="row", squeeze=False)
     for row, name in enumerate(names):
         panels[row, 0].set_ylabel(name, color=INK, fontsize=10)

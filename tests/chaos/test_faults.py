@@ -15,8 +15,9 @@ from safetensors.numpy import load_file
 from perennial.common.command.config import RunConfig
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.prepare import Run, prepare
 from perennial.server.run.state import RoundRecord
-from perennial.server.run.training import Run, prepare, train
+from perennial.server.run.training import train
 from perennial.simulation.ray_grid import RayGrid
 from tests.chaos.faulty_grid import CORRUPTIONS, ChaosGrid
 from tests.chaos.replay import Replay, Rules
@@ -42,10 +43,10 @@ class Chaos:
         self, rates: dict[str, float], *, progress: Any = None, **changes: Any
     ) -> tuple[ChaosGrid, Replay, list[dict[str, Any]]]:
         config = RunConfig.from_mapping({"data": str(self.data), **KEYS, **changes})
-        run = prepare(Run(config, RunFolder(self.folder / "run")))
+        run = prepare([Run(config, RunFolder(self.folder / "run"))])
         self.inner.begin(NODES, run.config.to_mapping())
         grid = ChaosGrid(self.inner, rates, seed=changes.get("seed", 3))
-        train([run], grid, nodes=NODES, progress=progress)
+        train(run, grid, nodes=NODES, progress=progress)
         initial = load_file(run.folder.path / "initial.safetensors")
         both = ("mixed", "separate") if config.strategy == "mc-psgd" else ("mixed",)
         decay = config.decay if config.averaging == "exponential" else None

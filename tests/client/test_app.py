@@ -14,6 +14,7 @@ from perennial.client.app import app
 from perennial.common.command.config import RunConfig
 from perennial.common.task import models
 from perennial.common.wire.arrays import encode
+from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import Order, write_order
 from perennial.common.wire.protocol import Identity, ProtocolError, read_identity, write_query
 from perennial.common.wire.updates import Update, read_losses, read_update
@@ -22,7 +23,7 @@ from tests.reference import softmax_loss
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
-LAYOUT = models.layout("linear", (2, 3), 3)
+LAYOUT = Layout.of(models.arrays_of(models.build("linear", (2, 3), 3)))
 DATA = make_data(2, 3)
 ZERO = np.zeros(LAYOUT.size, np.float32)
 SOME = np.linspace(-0.5, 0.5, LAYOUT.size, dtype=np.float32)
@@ -167,7 +168,7 @@ def test_a_loss_that_is_not_finite_is_an_error_with_round_block_chain_and_client
 
 
 def test_a_model_of_another_shape_is_refused(ask: Ask) -> None:
-    other = models.layout("linear", (2, 3), 4)
+    other = Layout.of(models.arrays_of(models.build("linear", (2, 3), 4)))
     content = write_order(an_order(), {"mixed": encode(np.zeros(other.size, np.float32), other)})
     with pytest.raises(ProtocolError, match=r"mixed: fc\.weight must be numpy float32 \(3, 6\)"):
         ask(content, "train")

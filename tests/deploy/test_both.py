@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from perennial.client.link.connect import connect
 from perennial.client.link.connection import Connection
-from perennial.client.link.errors import Refused
+from perennial.client.link.failures import Refused
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.client.node import Server as NodeServer
 from perennial.server.link.both import BothGrid

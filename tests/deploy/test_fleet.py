@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, generate_private_key
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from perennial.client.link.errors import OtherVersion, Refused, Unreachable
+from perennial.client.link.failures import OtherVersion, Refused, Unreachable
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.common.wire import link
 from perennial.server.link import fleet_state, guarded

@@ -9,7 +9,8 @@ import pytest
 
 from perennial.common.command.errors import InputError
 from perennial.common.task import models
-from perennial.server.run.training import Run
+from perennial.common.wire.layout import Layout
+from perennial.server.run.prepare import Pass, Run
 from perennial.simulation import experiment
 from perennial.simulation import passes as running
 
@@ -22,8 +23,8 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Passes:
     monkeypatch.chdir(tmp_path)
     passes: Passes = []
 
-    def record(waiting: Sequence[Sequence[Run]], *, resume: bool, verbose: bool) -> None:
-        passes.extend([run.config.strategy for run in runs] for runs in waiting)
+    def record(waiting: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
+        passes.extend([run.config.strategy for run in one.runs] for one in waiting)
 
     monkeypatch.setattr(running, "_run_passes", record)
     return passes
@@ -38,9 +39,10 @@ def leave(strategies: str, *, manifest: bool, checkpoint_of: str) -> None:
     """Leave the folders of a pass behind: done, or broken off with its checkpoint."""
     Path("file.yaml").write_text(f"strategy: {strategies}\nmodel: linear\n")
     for one in experiment.load(Path("file.yaml"), []).passes[0]:
-        made = running.prepare(Run(one.config, running.RunFolder(Path("runs/file") / one.name)))
-        layout = models.layout("linear", (1, 8, 8), 10)
-        made.folder.start(made.config, layout, models.initial("linear", (1, 8, 8), 10, 0))
+        made = running.prepare([Run(one.config, running.RunFolder(Path("runs/file") / one.name))])
+        arrays = models.arrays_of(made.network)
+        layout = Layout.of(arrays)
+        made.folder.start(made.config, layout, layout.flatten(arrays))
         made.folder.metrics.write_text("{}\n")
         if manifest:
             made.folder.manifest.parent.mkdir()

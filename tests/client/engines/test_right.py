@@ -9,6 +9,7 @@ import torch
 from perennial.client.engines.native import NativeEngine
 from perennial.common.data.datasets import as_float
 from perennial.common.task import models
+from perennial.common.wire.layout import Layout
 from tests.client.engines.marks import needs_compiler
 
 
@@ -23,6 +24,7 @@ def test_the_native_engine_guesses_as_torch_does(name: str, shape: tuple[int, ..
     with torch.no_grad():
         guesses = network(torch.from_numpy(as_float(x[rows]))).argmax(1).numpy()
     y[rows[:20]] = guesses[:20]
-    right = NativeEngine(network, shape).right(models.initial(name, shape, 10, 3), x, y, rows)
+    arrays = models.arrays_of(network)
+    right = NativeEngine(network, shape).right(Layout.of(arrays).flatten(arrays), x, y, rows)
     assert right.tolist() == (guesses == y[rows]).tolist()
     assert 20 <= right.sum() < 37

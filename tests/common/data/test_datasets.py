@@ -7,6 +7,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,20 @@ def test_a_label_shift_turns_the_labels_of_a_block_and_nothing_else() -> None:
             assert (after.rows == before.rows).all()
             assert after.x is before.x
             assert (after.y == (before.y + 4 * block) % 10).all()
+
+
+def test_however_often_data_sets_are_opened_each_is_in_memory_once_and_only_while_it_is_held(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.npz" for name in "abcd"]
+    for path in paths:
+        np.savez_compressed(
+            path, x_train=images(60, 2), y_train=np.arange(60) % 10, x_test=images(20, 2), y_test=np.arange(20) % 10
+        )
+    opened = [open_shards(RunConfig(data=str(path), clients=2, seed=seed)) for seed in (0, 1, 0) for path in paths]
+    assert len({id(shards) for shards in opened}) == 8
+    assert len({id(shards.shard(0, 0).x) for shards in opened}) == 4
+    pixels = weakref.ref(opened[0].shard(0, 0).x)
+    del opened
+    assert pixels() is None
 
 
 def test_a_folders_manifest_decides_blocks_clients_and_model(tmp_path: Path) -> None:

@@ -9,30 +9,23 @@ from typing import Any
 
 import pytest
 
-from perennial.server.report import html, quantities, reading
+from perennial.server.report import html, reading
+from perennial.server.report.columns import RunResult
+from tests.server.report.records import record
 
 EVIL = '<script src="https://evil.example/x.js"></script>&"\''
 VOID = {"meta", "link", "img"}
 
 
-def a_run(name: str, finals: list[float], config: dict[str, object] | None = None, **last: Any) -> quantities.RunResult:
-    """One block, one round a cycle; `last` are keys of the last round."""
-    records: list[dict[str, Any]] = [
-        {
-            "server-round": i + 1,
-            "cycle": i,
-            "block": 0,
-            "round-in-block": 0,
-            "train-loss-mixed": 1.0 / (i + 1),
-            "bytes-up": 1_000_000,
-            "bytes-down": 1_000_000,
-            "seconds": 1.0,
-            "accuracy": [accuracy],
-        }
-        for i, accuracy in enumerate(finals)
+def a_run(name: str, finals: list[float], config: dict[str, object] | None = None, **last: Any) -> RunResult:
+    """One block of one round in each cycle; `last` are keys of the last round."""
+    costs = {"bytes_up": 1_000_000, "bytes_down": 1_000_000, "seconds": 1.0}
+    records = [
+        record(at, 1, 1, accuracy=[accuracy], train_loss_mixed=1.0 / at, **costs, **(last if at == len(finals) else {}))
+        for at, accuracy in enumerate(finals, 1)
     ]
-    records[-1] |= {key.replace("_", "-"): value for key, value in last.items()}
-    return reading.from_records(name, {"strategy": name, "blocks": 1, "seed": 0} | (config or {}), records)
+    defaults = {"strategy": name, "blocks": 1, "rounds-per-block": 1, "seed": 0}
+    return reading.from_records(name, defaults | (config or {}), records)
 
 
 class Page(HTMLParser):
@@ -60,7 +53,7 @@ class Page(HTMLParser):
             self.texts.setdefault(self.open[-1], []).append(data)
 
 
-def written(tmp_path: Path, *runs: quantities.RunResult, title: str = "A title") -> Page:
+def written(tmp_path: Path, *runs: RunResult, title: str = "A title") -> Page:
     return Page(html.write(tmp_path, runs, title).read_text(encoding="utf-8"))
 
 
@@ -102,15 +95,15 @@ def test_the_summary_and_the_costs_are_exact(tmp_path: Path) -> None:
 def test_settings_are_sorted_into_differing_and_shared(tmp_path: Path) -> None:
     page = written(tmp_path, *TWO)
     assert page.texts["td"][-2:] == ["fedavg", "mm-psgd"]
-    assert page.texts["dt"] == ["blocks", "seed"]
-    assert page.texts["dd"] == ["1", "0"]
+    assert page.texts["dt"] == ["blocks", "rounds-per-block", "seed"]
+    assert page.texts["dd"] == ["1", "1", "0"]
     assert "2 runs, differing in strategy." in page.texts["p"]
 
 
 def test_one_run_has_nothing_that_differs(tmp_path: Path) -> None:
     page = written(tmp_path, a_run("fedavg", [0.5], {"shuffled": True}))
     assert page.texts["h2"] == ["Summary", "Cost of an accuracy", "Configuration"]
-    assert page.texts["dd"] == ["fedavg", "1", "0", "true"]
+    assert page.texts["dd"] == ["fedavg", "1", "1", "0", "true"]
 
 
 def test_every_text_is_escaped(tmp_path: Path) -> None:

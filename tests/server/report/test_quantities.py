@@ -1,212 +1,112 @@
-"""Run folders written by hand, and the exact numbers read back from them."""
+"""Each quantity that runs are compared by, in numbers that can be told by hand."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import yaml
 
-from perennial.common.command.errors import InputError
-from perennial.server.report import quantities, reading
-
-CONFIG: dict[str, object] = {"strategy": "mc-psgd", "blocks": 2, "cycles": 2, "rounds-per-block": 2, "output": "runs/a"}
-
-
-def record(server_round: int, **changes: Any) -> dict[str, Any]:
-    """Round `server_round` of 2 blocks and 2 rounds a block; a value of `...` removes the key."""
-    cycle, rest = divmod(server_round - 1, 4)
-    block, round_in_block = divmod(rest, 2)
-    base: dict[str, Any] = {
-        "server-round": server_round,
-        "cycle": cycle,
-        "block": block,
-        "round-in-block": round_in_block,
-        "attempts": 1,
-        "train-loss-mixed": 2.0 / server_round,
-        "train-loss-separate": None,
-        "chosen": None,
-        "clients-asked": 4,
-        "clients-answered": 4,
-        "clients-rejected": 0,
-        "rejections": [],
-        "bytes-down": 100,
-        "bytes-up": 50,
-        "seconds": 0.5,
-    }
-    changed = base | {key.replace("_", "-"): value for key, value in changes.items()}
-    return {key: value for key, value in changed.items() if value is not ...}
+from perennial.server.report import quantities
+from perennial.server.report.columns import Evaluated
+from perennial.server.report.quantities import Cost, Spread
+from perennial.server.report.reading import from_records
+from tests.server.report.records import CONFIG, eight_rounds
 
 
-# Accuracies of the second block lag behind; round 7 is the best, rounds 5 to 8 are the last cycle.
-ACCURACY = {2: [0.5, 0.1], 4: [0.5, 0.3], 5: [0.6, 0.4], 7: [0.8, 0.6], 8: [0.7, 0.5]}
-CHOSEN = ["separate", "mixed", "separate", "separate", "mixed", "mixed", "mixed", None]
-
-
-def eight_rounds() -> list[dict[str, Any]]:
-    return [record(number, chosen=CHOSEN[number - 1], accuracy=ACCURACY.get(number, ...)) for number in range(1, 9)]
-
-
-def write_run(folder: Path, records: Sequence[Mapping[str, Any]], config: Mapping[str, object] = CONFIG) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(dict(config)))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in records))
-    return folder
-
-
-def test_a_folder_is_read_as_columns(tmp_path: Path) -> None:
-    run = reading.read(write_run(tmp_path / "mine", eight_rounds()))
-    assert (run.name, run.config, run.manifest, len(run.rounds)) == ("mine", CONFIG, {}, 8)
-    assert run.rounds.block.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
-    assert run.rounds.cycle.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert run.rounds.train_loss_mixed.tolist() == [2.0 / number for number in range(1, 9)]
-    assert np.isnan(run.rounds.train_loss_separate).all()
-    assert run.rounds.chosen.tolist() == [1, 0, 1, 1, 0, 0, 0, -1]
-    assert run.rounds.accuracy.shape == (8, 2)
-
-
-def test_mean_accuracy_is_over_blocks_at_the_evaluated_rounds(tmp_path: Path) -> None:
-    run = reading.read(write_run(tmp_path / "run", eight_rounds()))
-    assert run.accuracy_rounds.tolist() == [2, 4, 5, 7, 8]
-    np.testing.assert_allclose(run.mean_accuracy, [0.3, 0.4, 0.5, 0.7, 0.6])
-    assert run.block_accuracy.tolist() == list(ACCURACY.values())
-
-
-def test_a_recorded_mean_is_taken_as_it_is() -> None:
-    run = reading.from_records("run", CONFIG, [record(1, accuracy=[0.5, None], mean_accuracy=0.5)])
-    assert run.final == 0.5
-    assert np.isnan(run.block_accuracy[0, 1])
-
-
-def test_final_best_and_last_cycle() -> None:
-    run = reading.from_records("run", CONFIG, eight_rounds())
-    assert run.final == pytest.approx(0.6)
-    assert run.best is not None
-    assert astuple(run.best) == pytest.approx((0.7, 7, 1050, 3.5))
-    assert run.last_cycle is not None
-    assert astuple(run.last_cycle) == pytest.approx((0.6, 0.5, 0.7))
-
-
-def test_reach_is_the_first_measured_round_with_its_bytes_and_seconds() -> None:
-    run = reading.from_records("run", CONFIG, eight_rounds())
-    assert run.reach(0.45) == quantities.Cost(0.5, 5, 750, 2.5)
-    assert run.reach(0.71) is None
-    assert run.cumulative_bytes.tolist() == [150 * number for number in range(1, 9)]
-    assert run.cumulative_seconds[-1] == 4.0
-
-
-def test_share_of_the_separate_chain_counts_only_rounds_that_chose() -> None:
-    run = reading.from_records("run", CONFIG, eight_rounds())
-    edges, shares = run.separate_share(3)
-    assert edges.tolist() == [0, 3, 6, 8]
-    np.testing.assert_allclose(shares, [2 / 3, 1 / 3, 0.0])
-    np.testing.assert_allclose(run.separate_share_by_block, [1 / 4, 2 / 3])
-    assert run.has_choice
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        run.separate_share(0)
-
-
-def test_visits_are_the_stays_in_blocks() -> None:
-    run = reading.from_records("run", CONFIG, eight_rounds()[:7])
-    assert run.visits == (
-        quantities.Visit(0, 0, 1, 2),
-        quantities.Visit(0, 1, 3, 4),
-        quantities.Visit(1, 0, 5, 6),
-        quantities.Visit(1, 1, 7, 7),
+def evaluated(means: dict[int, float], cycle_length: int = 4) -> Evaluated:
+    """Mean accuracies by round, of a run of one block; a round takes 10 bytes and half a second, and nobody votes."""
+    rounds = np.array(list(means), dtype=np.int64)
+    none = np.zeros(len(rounds), dtype=np.int64)
+    accuracy = np.array(list(means.values()), dtype=np.float64)
+    return Evaluated(
+        server_round=rounds,
+        cycle=(rounds - 1) // cycle_length,
+        block=none,
+        cycles_over=rounds // cycle_length,
+        mean_accuracy=accuracy,
+        accuracy=accuracy[:, np.newaxis],
+        bytes=10 * rounds,
+        seconds=rounds / 2,
+        votes=none,
+        won=none,
     )
 
 
-def test_rejections_and_quarantine_are_listed_with_their_round() -> None:
-    entry = {"node": "77", "clients": [3, 4], "reason": "NaN in fc.weight"}
-    rounds = [record(1, rejections=[entry], clients_rejected=2), record(2, quarantined=["77"])]
-    run = reading.from_records("run", CONFIG, [*rounds, record(3, quarantined=["77"])])
-    assert run.rejections == (quantities.RejectionRow(1, "77", (3, 4), "NaN in fc.weight"),)
-    assert run.quarantined == {"77": 2}
+TWO_CYCLES = {2: 0.25, 4: 0.5, 6: 0.75, 8: 0.625}
+NOTHING = evaluated({})
 
 
-def test_a_run_without_rounds_has_no_results() -> None:
-    run = reading.from_records("run", CONFIG, [])
-    assert (run.final, run.best, run.last_cycle, run.reach(0.1), run.visits, run.blocks) == (None,) * 4 + ((), 2)
-    assert not run.has_choice
-    assert run.separate_share(5)[1].tolist() == []
+def test_final_is_the_last_that_was_measured() -> None:
+    assert quantities.final(evaluated(TWO_CYCLES)) == 0.625
+    assert np.isnan(quantities.final(NOTHING))
 
 
-def test_block_names_come_from_the_manifest(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", eight_rounds())
-    assert reading.read(folder).block_names == ("block 0", "block 1")
-    (folder / "predictors").mkdir()
-    (folder / "predictors" / "manifest.json").write_text('{"format": 1, "blocks": ["day", "night"]}')
-    assert reading.read(folder).block_names == ("day", "night")
-
-
-@pytest.mark.parametrize("kept", [1, 20, -1])
-def test_a_cut_off_last_line_is_left_out(tmp_path: Path, kept: int) -> None:
-    folder = write_run(tmp_path / "run", eight_rounds()[:2])
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(record(3))[:kept])
-    assert len(reading.read(folder).rounds) == 2
-
-
-def test_a_whole_last_line_without_its_newline_is_kept(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", eight_rounds()[:2])
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(record(3)))
-    assert len(reading.read(folder).rounds) == 3
-
-
-def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", eight_rounds())
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    lines[3] = lines[3][:10]
-    (folder / "metrics.jsonl").write_text("\n".join(lines))
-    with pytest.raises(InputError, match="line 4"):
-        reading.read(folder)
+def test_best_is_the_greatest_of_all_evaluations() -> None:
+    assert quantities.best(evaluated(TWO_CYCLES)) == 0.75
+    assert np.isnan(quantities.best(NOTHING))
 
 
 @pytest.mark.parametrize(
-    ("rounds", "message"),
+    ("means", "spread"),
     [
-        ([record(1), record(1)], "server-round must ascend"),
-        ([record(1, cycle=...)], "no cycle"),
-        ([record(1, chosen="both")], "both"),
-        ([record(1, accuracy=["high", 0.1])], "high"),
-        ([record(1, bytes_up=None)], "metrics"),
+        (TWO_CYCLES, Spread(0.6875, 0.625, 0.75)),
+        # Broken off in the third cycle: the second is the last that is whole.
+        ({**TWO_CYCLES, 10: 0.125}, Spread(0.6875, 0.625, 0.75)),
+        # In the first cycle still: everything that was measured.
+        ({1: 0.25, 3: 0.75}, Spread(0.5, 0.25, 0.75)),
+        # The third cycle, rounds 9 to 12, is whole, and was never evaluated: the latest.
+        ({6: 0.25, 13: 0.5}, Spread(0.5, 0.5, 0.5)),
     ],
+    ids=["whole", "broken off", "first cycle", "not evaluated"],
 )
-def test_metrics_that_make_no_sense_are_an_input_error(
-    tmp_path: Path, rounds: list[dict[str, Any]], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        reading.read(write_run(tmp_path / "run", rounds))
+def test_the_last_cycle_is_the_last_that_is_whole(means: dict[int, float], spread: Spread) -> None:
+    assert quantities.last_cycle(evaluated(means)) == spread
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    folder = write_run(tmp_path / "run", eight_rounds())
-    (folder / name).unlink()
-    with pytest.raises(InputError, match=name):
-        reading.read(folder)
+def test_the_last_cycle_of_nothing_was_not_measured() -> None:
+    spread = quantities.last_cycle(NOTHING)
+    assert np.isnan([spread.mean, spread.least, spread.most]).all()
 
 
-def test_read_all_takes_a_run_or_a_folder_of_runs(tmp_path: Path) -> None:
-    for name in ("mm-psgd", "fedavg"):
-        write_run(tmp_path / "out" / name, eight_rounds())
-    assert [run.name for run in reading.read_all(tmp_path / "out")] == ["fedavg", "mm-psgd"]
-    assert [run.name for run in reading.read_all(tmp_path / "out" / "fedavg")] == ["fedavg"]
-    with pytest.raises(InputError, match="no run here"):
-        reading.read_all(tmp_path)
+def test_by_the_clock_cycles_may_differ_in_length() -> None:
+    found = evaluated({2: 0.25, 4: 0.5, 6: 0.75})
+    by_clock = replace(found, cycle=np.array([0, 1, 1]), cycles_over=np.array([0, 1, 1]))
+    assert quantities.last_cycle(by_clock).mean == 0.25
+    over = replace(by_clock, cycles_over=np.array([0, 1, 2]))
+    assert quantities.last_cycle(over).mean == 0.625
 
 
-def test_compare_sorts_settings_into_shared_and_differing() -> None:
-    configs: list[dict[str, object]] = [
-        {"strategy": "fedavg", "seed": 0, "output": "a"},
-        {"strategy": "mm-psgd", "seed": 0, "output": "b", "decay": 0.5},
-    ]
-    comparison = quantities.compare([reading.from_records(str(config["strategy"]), config, []) for config in configs])
-    assert comparison.shared == {"seed": 0}
-    assert comparison.differing == {"strategy": ("fedavg", "mm-psgd"), "decay": (None, 0.5)}
+def test_reach_is_the_first_measurement_at_the_target_with_its_cost() -> None:
+    found = evaluated(TWO_CYCLES)
+    assert quantities.reach(found, 0.45) == Cost(0.5, 4, 40, 2.0)
+    assert quantities.reach(found, 0.75) == Cost(0.75, 6, 60, 3.0)
+    assert quantities.reach(found, 0.76) is None
+    assert quantities.reach(NOTHING, 0.1) is None
+
+
+def test_reach_takes_what_rounding_left_a_little_below_the_target() -> None:
+    below = 0.1 * 3 - 1e-12
+    assert quantities.reach(evaluated({1: below}), 0.3) is not None
+
+
+def test_the_separate_chains_share_is_of_the_votes() -> None:
+    assert quantities.separate_share(np.array([1, 0, 2]), np.array([2, 0, 3])) == 3 / 5
+    assert np.isnan(quantities.separate_share(np.array([0]), np.array([0])))
+
+
+def test_the_separate_chains_share_at_evaluations_in_windows_and_by_block_counts_votes_alone() -> None:
+    """Round 8 did not vote."""
+    run = from_records("run", CONFIG, eight_rounds())
+    np.testing.assert_allclose(quantities.separate_share_at(run.evaluated), [1 / 2, 1, 0, 0, np.nan])
+    edges, shares = quantities.separate_share_in_windows(run.rounds, 3)
+    assert edges.tolist() == [0, 3, 6, 8]
+    np.testing.assert_allclose(shares, [2 / 3, 1 / 3, 0.0])
+    np.testing.assert_allclose(quantities.separate_share_by_block(run.rounds, 2), [1 / 4, 2 / 3])
+
+
+def test_windows_have_at_least_one_round() -> None:
+    empty = from_records("run", CONFIG, []).rounds
+    assert quantities.separate_share_in_windows(empty, 5)[1].tolist() == []
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        quantities.separate_share_in_windows(empty, 0)

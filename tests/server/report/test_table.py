@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
 
-from perennial.server.report import quantities, reading, table
+from perennial.server.report import reading, table
+from perennial.server.report.columns import RunResult
+from tests.server.report.records import record
 
 
-def a_run(name: str, accuracies: list[list[float]], blocks: int = 2, **each: Any) -> quantities.RunResult:
-    """One block a round, evaluated every round, so a cycle is `blocks` rounds."""
-    defaults = {"bytes-up": 1_500_000, "bytes-down": 2_000_000, "seconds": 0.25}
-    rounds = [
-        {"server-round": i + 1, "cycle": i // blocks, "block": i % blocks, "round-in-block": 0, "accuracy": accuracy}
-        | defaults
-        | each
-        for i, accuracy in enumerate(accuracies)
-    ]
-    return reading.from_records(name, {"blocks": blocks}, rounds)
+def a_run(name: str, accuracies: list[list[float]], blocks: int = 2) -> RunResult:
+    """Blocks of one round, evaluated every round, so a cycle is `blocks` rounds."""
+    costs = {"bytes_up": 1_500_000, "bytes_down": 2_000_000, "seconds": 0.25}
+    rounds = [record(at, blocks, 1, accuracy=accuracy, **costs) for at, accuracy in enumerate(accuracies, 1)]
+    return reading.from_records(name, {"blocks": blocks, "rounds-per-block": 1}, rounds)
 
 
 FEDAVG = a_run("fedavg", [[0.1, 0.1], [0.4, 0.2], [0.7, 0.3], [0.3, 0.5]])
@@ -89,9 +85,8 @@ def test_best_marks_the_highest_as_shown_and_nothing_where_all_are_equal() -> No
 
 
 def test_block_names_are_the_runs_own_where_they_agree() -> None:
-    rounds = [{"server-round": 1, "cycle": 0, "block": 0, "round-in-block": 0}]
     day, other = (
-        reading.from_records("run", {"blocks": 2}, rounds, {"blocks": names})
+        reading.from_records("run", {"blocks": 2}, [record(1)], {"blocks": names})
         for names in (["day", "night"], ["day", "dusk"])
     )
     assert table.shared_block_names([day]) == ("day", "night")

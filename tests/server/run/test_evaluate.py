@@ -13,6 +13,7 @@ from perennial.common.data.datasets import Shards
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.source import NoData, open_shards
 from perennial.common.task import models
+from perennial.common.wire.layout import Layout
 from perennial.server.psgd import Predictors, Vector
 from perennial.server.run.evaluate import Evaluator, TorchRight
 from tests.conftest import make_data, write_folder
@@ -27,7 +28,7 @@ def always(label: int, size: int = 21, classes: int = 3) -> Vector:
 
 def an_evaluator(shards: Shards) -> Evaluator:
     network = models.build("linear", shards.shape, shards.classes)
-    return Evaluator(TorchRight(network, models.layout("linear", shards.shape, shards.classes)), shards)
+    return Evaluator(TorchRight(network, Layout.of(models.arrays_of(network))), shards)
 
 
 @pytest.fixture
@@ -91,8 +92,9 @@ def test_batches_judged_at_once_do_not_see_each_others_models() -> None:
     """Threads share the evaluator, and a call puts its model into a module."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4000, 1, 16, 16)).astype(np.float32), rng.integers(0, 10, 4000)
-    layout = models.layout("cnn", (1, 16, 16), 10)
-    right = TorchRight(models.build("cnn", (1, 16, 16), 10), layout)
+    network = models.build("cnn", (1, 16, 16), 10)
+    layout = Layout.of(models.arrays_of(network))
+    right = TorchRight(network, layout)
     some = [rng.normal(size=layout.size, scale=0.2).astype(np.float32) for _ in range(8)]
     rows = [np.arange(start, start + 100) for start in range(0, 4000, 100)]
     alone = [right(some[at % 8], x, y, batch) for at, batch in enumerate(rows)]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from torch import nn
 
 from perennial.client.app import app
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, RunError
 from perennial.server.run.folder import RunFolder
-from perennial.server.run.training import Run, prepare, train
+from perennial.server.run.prepare import Pass, Run, prepare
+from perennial.server.run.training import train
 from tests.conftest import make_data, read_metrics, read_predictors, write_folder
 from tests.server.conftest import FakeGrid
 
@@ -39,20 +42,20 @@ class RealNodes(FakeGrid):
         return app(message, context).content
 
 
-def real_nodes(run: Run, before: Callable[[Message], None] = lambda message: None) -> RealNodes:
+def real_nodes(run: Pass, before: Callable[[Message], None] = lambda message: None) -> RealNodes:
     grid = RealNodes({0: (), 1: ()})
     grid.run_config, grid.before = run.config.to_mapping(), before
     return grid
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Run]:
+def make_run(tmp_path: Path) -> Callable[..., Pass]:
     folder = write_folder(tmp_path / "data", make_data(2, 4))
 
-    def made(name: str, **keys: Any) -> Run:
+    def made(name: str, **keys: Any) -> Pass:
         plain = {"model": "linear", "engine": "loop", "cycles": 2, "rounds_per_block": 2, "lr_mixed": 0.3}
         config = RunConfig(data=str(folder), participation=0.75, **{**plain, **keys})
-        return prepare(Run(config, RunFolder(tmp_path / name)))
+        return prepare([Run(config, RunFolder(tmp_path / name))])
 
     return made
 
@@ -66,7 +69,7 @@ def same_results(one: Path, other: Path) -> bool:
 
 @pytest.mark.parametrize("strategy", ["mm-psgd", "mc-psgd"])
 def test_a_run_that_is_interrupted_at_any_message_resumes_to_the_same_end(
-    make_run: Callable[..., Run], strategy: str
+    make_run: Callable[..., Pass], strategy: str
 ) -> None:
     whole = make_run("whole", strategy=strategy)
     count = [0]
@@ -74,7 +77,7 @@ def test_a_run_that_is_interrupted_at_any_message_resumes_to_the_same_end(
     def counting(message: Message) -> None:
         count[0] += 1
 
-    train([whole], real_nodes(whole, counting), nodes=2)
+    train(whole, real_nodes(whole, counting), nodes=2)
     for fatal in range(3, count[0] + 1, 3):
         run = make_run(f"cut-{fatal}", strategy=strategy)
         seen = [0]
@@ -85,13 +88,13 @@ def test_a_run_that_is_interrupted_at_any_message_resumes_to_the_same_end(
                 raise Interrupted
 
         with pytest.raises(Interrupted):
-            train([run], real_nodes(run, failing), nodes=2, eager=False)
+            train(run, real_nodes(run, failing), nodes=2, eager=False)
         assert not run.folder.is_complete()
-        train([run], real_nodes(run), nodes=2, resume=True, eager=False)
+        train(run, real_nodes(run), nodes=2, resume=True, eager=False)
         assert same_results(run.folder.path, whole.folder.path)
 
 
-def test_an_interruption_after_a_row_was_written_does_not_write_it_twice(make_run: Callable[..., Run]) -> None:
+def test_an_interruption_after_a_row_was_written_does_not_write_it_twice(make_run: Callable[..., Pass]) -> None:
     """The round is in the metrics, but not yet in the state that the next one starts from."""
 
     class Stop:
@@ -100,19 +103,20 @@ def test_an_interruption_after_a_row_was_written_does_not_write_it_twice(make_ru
                 raise Interrupted
 
     whole, run = make_run("whole"), make_run("cut")
-    train([whole], real_nodes(whole), nodes=2)
+    train(whole, real_nodes(whole), nodes=2)
     with pytest.raises(Interrupted):
-        train([run], real_nodes(run), nodes=2, progress=Stop())
-    train([run], real_nodes(run), nodes=2, resume=True)
+        train(run, real_nodes(run), nodes=2, progress=Stop())
+    train(run, real_nodes(run), nodes=2, resume=True)
     assert same_results(run.folder.path, whole.folder.path)
 
 
-def test_several_runs_of_one_pass_resume_together(make_run: Callable[..., Run]) -> None:
-    def runs(place: str) -> list[Run]:
-        return [make_run(f"{place}/{name}", strategy=name) for name in ("mc-psgd", "mm-psgd", "fedavg")]
+def test_several_runs_of_one_pass_resume_together(make_run: Callable[..., Pass]) -> None:
+    def prepared(place: str) -> Pass:
+        made = [make_run(f"{place}/{name}", strategy=name) for name in ("mc-psgd", "mm-psgd", "fedavg")]
+        return prepare([run for one in made for run in one.runs])
 
-    whole, cut = runs("whole"), runs("cut")
-    train(whole, real_nodes(whole[0]), nodes=2)
+    whole, cut = prepared("whole"), prepared("cut")
+    train(whole, real_nodes(whole), nodes=2)
     seen = [0]
 
     def failing(message: Message) -> None:
@@ -121,53 +125,53 @@ def test_several_runs_of_one_pass_resume_together(make_run: Callable[..., Run]) 
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        train(cut, real_nodes(cut[0], failing), nodes=2)
-    train(cut, real_nodes(cut[0]), nodes=2, resume=True)
-    assert all(same_results(a.folder.path, b.folder.path) for a, b in zip(cut, whole, strict=True))
+        train(cut, real_nodes(cut, failing), nodes=2)
+    train(cut, real_nodes(cut), nodes=2, resume=True)
+    assert all(same_results(a.folder.path, b.folder.path) for a, b in zip(cut.runs, whole.runs, strict=True))
 
 
-def test_resume_without_any_checkpoint_begins_at_the_beginning(make_run: Callable[..., Run]) -> None:
+def test_resume_without_any_checkpoint_begins_at_the_beginning(make_run: Callable[..., Pass]) -> None:
     whole, fresh = make_run("whole"), make_run("fresh")
-    train([whole], real_nodes(whole), nodes=2)
-    train([fresh], real_nodes(fresh), nodes=2, resume=True)
+    train(whole, real_nodes(whole), nodes=2)
+    train(fresh, real_nodes(fresh), nodes=2, resume=True)
     assert same_results(fresh.folder.path, whole.folder.path)
 
 
-def test_resume_refuses_another_configuration_and_damaged_checkpoints(make_run: Callable[..., Run]) -> None:
+def test_resume_refuses_another_configuration_and_damaged_checkpoints(make_run: Callable[..., Pass]) -> None:
     run = make_run("run")
-    train([run], real_nodes(run), nodes=2)
+    train(run, real_nodes(run), nodes=2)
     other = make_run("run", seed=5)
     with pytest.raises(InputError, match="--resume: the checkpoint has seed = 0, this run 5"):
-        train([other], real_nodes(other), nodes=2, resume=True)
+        train(other, real_nodes(other), nodes=2, resume=True)
     for path in run.folder.checkpoints.glob("*.json"):
         path.write_text("{}")
     with pytest.raises(RunError, match=r"no checkpoint in .* is whole; run again without --resume"):
-        train([run], real_nodes(run), nodes=2, resume=True)
+        train(run, real_nodes(run), nodes=2, resume=True)
 
 
-def test_resume_of_a_run_that_is_done_waits_for_nobody(make_run: Callable[..., Run]) -> None:
+def test_resume_of_a_run_that_is_done_waits_for_nobody(make_run: Callable[..., Pass]) -> None:
     run = make_run("run")
-    train([run], real_nodes(run), nodes=2)
+    train(run, real_nodes(run), nodes=2)
     before = run.folder.manifest.read_bytes()
 
     def unexpected(message: Message) -> None:
         raise AssertionError("a run that is done asks nobody")
 
-    train([run], real_nodes(run, unexpected), nodes=2, resume=True)
+    train(run, real_nodes(run, unexpected), nodes=2, resume=True)
     assert run.folder.manifest.read_bytes() == before
 
 
-def test_resume_refuses_a_model_of_another_size(make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_refuses_a_model_of_another_size(make_run: Callable[..., Pass]) -> None:
     run = make_run("run")
-    train([run], real_nodes(run), nodes=2)
-    monkeypatch.setattr("perennial.server.run.training.models.initial", lambda *_: np.zeros(3, np.float32))
+    train(run, real_nodes(run), nodes=2)
+    smaller = replace(run, network=nn.Linear(2, 1))
     with pytest.raises(InputError, match=r"--resume: the checkpoint's model has \d+ parameters, linear has 3 now"):
-        train([run], real_nodes(run), nodes=2, resume=True)
+        train(smaller, real_nodes(run), nodes=2, resume=True)
 
 
-def test_a_finished_run_has_everything_the_design_names(make_run: Callable[..., Run]) -> None:
+def test_a_finished_run_has_everything_the_design_names(make_run: Callable[..., Pass]) -> None:
     run = make_run("run", eval_every=2)
-    train([run], real_nodes(run), nodes=2)
+    train(run, real_nodes(run), nodes=2)
     path = run.folder.path
     assert {entry.name for entry in path.iterdir()} == {
         "config.yaml", "initial.safetensors", "metrics.jsonl", "checkpoint", "predictors",
@@ -180,7 +184,7 @@ def test_a_finished_run_has_everything_the_design_names(make_run: Callable[..., 
     assert json.loads(run.folder.manifest.read_text())["accuracy"] == rows[-1]["accuracy"]
 
 
-def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run: Callable[..., Run]) -> None:
+def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run: Callable[..., Pass]) -> None:
     with pytest.raises(InputError, match=r"2 blocks, the clock has 3 \(a, b, c\)"):
         make_run("run", clock="a: 00:00-08:00, b: 08:00-16:00, c: 16:00-00:00")
     assert not (tmp_path / "run").exists()

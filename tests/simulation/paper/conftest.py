@@ -10,6 +10,7 @@ import pytest
 from perennial.common.command.config import RunConfig
 from perennial.server.report.reading import from_records
 from perennial.simulation.paper.series import Series, from_result
+from tests.server.report.records import record
 
 A_SERIES = Callable[..., Series]
 
@@ -23,18 +24,14 @@ def a_series() -> A_SERIES:
         options = {"strategy": "mm-psgd", "blocks": 2, "cycles": 2, "rounds_per_block": 2, **keys}
         config = RunConfig(**options)
         records = [
-            {
-                "server-round": at + 1,
-                "cycle": at // 4,
-                "block": at // 2 % 2,
-                "round-in-block": at % 2,
-                "bytes-down": 400_000,
-                "bytes-up": 600_000,
-                "seconds": 0.5,
-                "chosen": chosen[at] if chosen else None,
-                "accuracy": [(mean - spread) / 100, (mean + spread) / 100],
-            }
-            for at, mean in enumerate(means)
+            record(
+                at,
+                bytes_down=400_000,
+                bytes_up=600_000,
+                chosen=chosen[at - 1] if chosen else None,
+                accuracy=[(mean - spread) / 100, (mean + spread) / 100],
+            )
+            for at, mean in enumerate(means, 1)
         ]
         key = {"local_iterations": "local-iterations", "participation": "participation"}
         swept = next((key[name] for name in keys if name in key), "")

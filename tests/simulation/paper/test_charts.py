@@ -15,6 +15,7 @@ from perennial.simulation.paper.mix import Told
 from perennial.simulation.paper.plan import PARTS
 from perennial.simulation.paper.series import Series, from_result
 from perennial.simulation.paper.tables import Found
+from tests.server.report.records import record
 
 PAPER = ["fedavg", "mm-psgd", "mc-psgd"]
 NAMES = {
@@ -43,20 +44,17 @@ LEGENDS = {
 def made_up(run: NamedRun, seed: int, key: str) -> Series:
     """Return a series of the run's shape: accuracy rises by a tenth of a point a round, votes alternate."""
     config = run.config
-    per_cycle = config.blocks * config.rounds_per_block
     records = [
-        {
-            "server-round": at + 1,
-            "cycle": at // per_cycle,
-            "block": at // config.rounds_per_block % config.blocks,
-            "round-in-block": at % config.rounds_per_block,
-            "bytes-down": 400_000,
-            "bytes-up": 600_000,
-            "seconds": 0.5,
-            "chosen": ("mixed", "separate")[at % 2] if config.strategy == "mc-psgd" else None,
-            "accuracy": [0.5 + at / 1000] * config.blocks,
-        }
-        for at in range(config.cycles * per_cycle)
+        record(
+            at + 1,
+            config.blocks,
+            config.rounds_per_block,
+            bytes_down=400_000,
+            bytes_up=600_000,
+            chosen=("mixed", "separate")[at % 2] if config.strategy == "mc-psgd" else None,
+            accuracy=[0.5 + at / 1000] * config.blocks,
+        )
+        for at in range(config.cycles * config.blocks * config.rounds_per_block)
     ]
     return from_result(from_records(run.name, {**config.to_mapping(), "seed": seed}, records), key)
 

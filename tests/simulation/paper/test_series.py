@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perennial.server.report.columns import Evaluated
 from perennial.simulation.paper import series
 from tests.simulation.paper.conftest import A_SERIES
 
 
 def test_a_series_keeps_the_evaluated_rounds_and_what_they_cost(a_series: A_SERIES) -> None:
     one = a_series(local_iterations=5)
-    assert (one.run, one.seed, one.setting, one.planned, one.cycle_length) == ("mm-psgd", 0, "5", 8, 4)
-    assert one.mean.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.5, 0.6])
-    assert one.accuracy[1].tolist() == [0.1, 0.3]
-    assert one.megabytes.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert one.seconds.tolist() == [0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4]
-    assert one.block.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert (one.run, one.seed, one.setting, one.planned, one.last_round) == ("mm-psgd", 0, "5", 8, 8)
+    assert one.evaluated.mean_accuracy.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.5, 0.6])
+    assert one.evaluated.bytes.tolist() == [1_000_000 * at for at in range(1, 9)]
+    assert one.place.tolist() == [1, 2] * 4
     assert one.whole
     assert not a_series(means=(10, 20)).whole
-
-
-def test_the_share_won_counts_the_rounds_since_the_evaluation_before(a_series: A_SERIES) -> None:
-    one = a_series(means=(10, 20), chosen=("separate", "mixed"))
-    assert one.separate.tolist() == [1, 0]
-    assert np.isnan(a_series().separate).all()
 
 
 def test_series_survive_the_way_to_disk(a_series: A_SERIES, tmp_path: Path) -> None:
@@ -42,16 +36,23 @@ def test_series_survive_the_way_to_disk(a_series: A_SERIES, tmp_path: Path) -> N
     ]
     found = series.read(tmp_path, "figure9")
     for before, after in zip(written, found, strict=True):
-        for name, value in vars(before).items():
-            if isinstance(value, np.ndarray):
-                np.testing.assert_allclose(getattr(after, name), value, atol=1e-9)
-            else:
-                assert getattr(after, name) == value
+        assert {**vars(after), "evaluated": before.evaluated} == vars(before)
+        for name, column in vars(before.evaluated).items():
+            np.testing.assert_allclose(getattr(after.evaluated, name), column, atol=1e-9, err_msg=name)
     assert series.read(tmp_path, "figure8") == []
+
+
+def test_lines_further_apart_keep_how_many_votes_were_won(a_series: A_SERIES, tmp_path: Path) -> None:
+    one = a_series("a", means=(10, 20, 30, 40, 50, 60), chosen=("separate", "mixed", "mixed") * 2)
+    seldom = Evaluated(**{name: getattr(one.evaluated, name)[2::3] for name in vars(one.evaluated)})
+    seldom = replace(seldom, votes=np.array([3, 3]), won=np.array([1, 1]))
+    series.write(tmp_path, "figure9", [replace(one, evaluated=seldom)])
+    assert (tmp_path / "figure9.csv").read_text().splitlines()[1].endswith(",0.333")
+    (found,) = series.read(tmp_path, "figure9")
+    assert (found.evaluated.votes.tolist(), found.evaluated.won.tolist()) == ([3, 3], [1, 1])
 
 
 def test_until_ends_a_run_early(a_series: A_SERIES) -> None:
     one = a_series().until(5)
-    assert one.rounds.tolist() == [1, 2, 3, 4, 5]
-    assert one.accuracy.shape == (5, 2)
+    assert one.evaluated.server_round.tolist() == [1, 2, 3, 4, 5]
     assert one.whole

@@ -1,4 +1,4 @@
-"""The quantities that are compared."""
+"""Series put together."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perennial.server.report.quantities import Spread
 from perennial.simulation.paper import summary
 from perennial.simulation.paper.plan import PARTS
-from perennial.simulation.paper.summary import Reached
 from tests.simulation.paper.conftest import A_SERIES
 
 
@@ -23,7 +21,7 @@ def test_what_a_sweep_leaves_to_figure_2_is_its_first_seed_cut_to_the_sweeps_len
         ("I5", "5", 0, 4),
         ("mm-psgd", "10", 0, 4),
     ]
-    assert whole["figure3"][1].rounds.tolist() == [1, 2, 3, 4]
+    assert whole["figure3"][1].evaluated.server_round.tolist() == [1, 2, 3, 4]
     assert whole["figure2"] == figure2
     assert whole["figure4"] == []
 
@@ -35,23 +33,6 @@ def test_a_calibration_takes_what_figures_2_and_4_have_of_other_numbers_of_block
     assert len({one.setting for one in whole["calibration-blocks"][1:]}) == 1
 
 
-def test_the_last_cycle_is_the_last_that_is_whole(a_series: A_SERIES) -> None:
-    whole = summary.last_cycle(a_series())
-    assert (whole.mean, whole.least, whole.most) == pytest.approx((0.55, 0.5, 0.6))
-    broken_off = summary.last_cycle(a_series(means=(10, 20, 30, 40, 50, 60)))
-    assert (broken_off.mean, broken_off.least, broken_off.most) == pytest.approx((0.25, 0.1, 0.4))
-    assert summary.last_cycle(a_series(means=(10, 30), spread=0)) == Spread(0.2, 0.1, 0.3)
-
-
-def test_what_it_took_counts_until_the_first_measurement_at_the_target(a_series: A_SERIES) -> None:
-    assert summary.reach(a_series(), 0.35) == Reached(4, 4.0, 2.0)
-    assert summary.reach(a_series(), 0.7) is None
-
-
-def test_the_best_is_the_greatest_of_all_evaluations(a_series: A_SERIES) -> None:
-    assert summary.best(a_series()) == pytest.approx(0.6)
-
-
 def test_seeds_that_are_whole_count_and_others_only_while_none_is(a_series: A_SERIES) -> None:
     whole, partial = a_series(seed=0), a_series(seed=1, means=(10, 20))
     assert summary.of_run([whole, partial], "mm-psgd") == [whole]
@@ -59,22 +40,11 @@ def test_seeds_that_are_whole_count_and_others_only_while_none_is(a_series: A_SE
     assert summary.of_run([whole], "fedavg") == []
 
 
-def test_a_cycle_without_an_evaluation_is_told_by_the_latest(a_series: A_SERIES) -> None:
-    whole = a_series()
-    seldom = replace(whole, rounds=np.array([7, 13]), mean=np.array([0.4, 0.5]))
-    assert summary.last_cycle(seldom).mean == 0.5
-
-
 def test_a_curve_spans_the_seeds_at_their_common_rounds(a_series: A_SERIES) -> None:
     found = summary.curve([a_series(seed=0), a_series(seed=1, means=(20, 40))])
     assert found.rounds.tolist() == [1, 2]
     assert found.mean.tolist() == pytest.approx([0.15, 0.3])
     assert (found.low.tolist(), found.high.tolist()) == ([0.1, 0.2], [0.2, 0.4])
-
-
-def test_the_share_of_rounds_won_is_over_all_rounds(a_series: A_SERIES) -> None:
-    assert summary.separate_share(a_series(chosen=("separate",) + ("mixed",) * 7)) == 1 / 8
-    assert np.isnan(summary.separate_share(a_series()))
 
 
 def test_forgetting_is_counted_from_the_end_of_a_blocks_visit(a_series: A_SERIES) -> None:
@@ -85,11 +55,12 @@ def test_forgetting_is_counted_from_the_end_of_a_blocks_visit(a_series: A_SERIES
 
 
 def test_a_series_at_anothers_pace_has_its_own_rounds(a_series: A_SERIES) -> None:
-    slow = [replace(a_series(seed=seed), seconds=np.arange(1, 9) * seconds) for seed, seconds in ((0, 1.0), (1, 3.0))]
+    one = a_series()
+    slow = [replace(one, evaluated=replace(one.evaluated, seconds=np.arange(1, 9) * seconds)) for seconds in (1.0, 3.0)]
     (found,) = summary.at_pace([a_series(means=(10, 20))], slow)
-    assert (found.rounds.tolist(), found.seconds.tolist()) == ([1, 2], [2.0, 4.0])
+    assert (found.evaluated.server_round.tolist(), found.evaluated.seconds.tolist()) == ([1, 2], [2.0, 4.0])
     (same,) = summary.at_pace([a_series(means=(10, 20))], [])
-    assert same.seconds.tolist() == [0.5, 1.0]
+    assert same.evaluated.seconds.tolist() == [0.5, 1.0]
 
 
 def test_runs_of_one_pass_cost_its_time_once(a_series: A_SERIES) -> None:

@@ -8,7 +8,7 @@ import pytest
 from perennial.common.cycle.schedule import RoundSchedule
 from perennial.common.wire.seeding import generator
 from perennial.server import psgd
-from perennial.simulation.theory.chains import run
+from perennial.simulation.theory.algorithms import run
 from perennial.simulation.theory.problem import Floats, Problem, Regime, draw, gradient, loss
 from perennial.simulation.theory.rates import Plan
 
@@ -36,7 +36,7 @@ def replay(problem: Problem, seed: int) -> tuple[psgd.Chains, psgd.Predictors, p
     chains = psgd.Chains.start(zero, PLAN.blocks)
     chosen = mixed = psgd.Predictors.start(zero, PLAN.blocks)
     votes, weights = [], [1.0] * PLAN.clients
-    schedule = RoundSchedule(PLAN.blocks, PLAN.cycles, PLAN.rounds_per_block)
+    schedule = RoundSchedule(PLAN.blocks, PLAN.rounds_per_block, PLAN.cycles)
     slot = schedule.after(None)
     while slot is not None:
         block, draws = slot.block, rng.random((PLAN.local_iterations, 2, PLAN.clients))

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float32]
-Rows = NDArray[np.int64]
+from perennial.common.data.partition import Rows
+from perennial.common.wire.chains import Vector
 
 
 @dataclass(frozen=True)
-class Chain:
-    """A received model, float32 (P,), and the learning rate of its local steps."""
+class Received:
+    """A chain's model as the order brought it, float32 (P,), and the learning rate of its local steps."""
 
     params: Vector
     lr: float
@@ -30,7 +30,7 @@ class Chain:
 class Work:
     """One client's part of an order. ``steps`` and ``judged`` are rows of ``x`` and ``y``.
 
-    x: uint8 or float32, (n, *shape), possibly memory-mapped; uint8 is read through ``common.data.PIXELS``.
+    x: uint8 or float32, (n, *shape), possibly memory-mapped; uint8 is read through ``common.data.datasets.PIXELS``.
     steps: (I, B), one row a local iteration. judged: (J,), empty where no loss is asked for.
     """
 
@@ -60,7 +60,7 @@ class Engine(Protocol):
 
     name: str
 
-    def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
+    def train(self, chains: Sequence[Received], work: Sequence[Work]) -> list[Trained]:
         """Return one result a chain; both chains see the same batches."""
 
     def judge(self, models: Sequence[Vector], work: Sequence[Work]) -> list[NDArray[np.float64]]:

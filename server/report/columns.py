@@ -1,0 +1,181 @@
+"""A run as it was: its configuration, its rounds as columns, and of the evaluated rounds what runs are compared by.
+
+Shapes: R rounds recorded, V of them evaluated, M blocks. NaN stands for what was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+NONE, MIXED, SEPARATE = -1, 0, 1  # codes of Rounds.chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """metrics.jsonl as columns of length R, named as its keys; `accuracy` is (R, M), accuracies lie in [0, 1]."""
+
+    server_round: IntArray
+    cycle: IntArray
+    block: IntArray
+    round_in_block: IntArray
+    attempts: IntArray
+    chosen: IntArray  # NONE, MIXED or SEPARATE
+    clients_asked: IntArray
+    clients_answered: IntArray
+    clients_rejected: IntArray
+    bytes_down: IntArray
+    bytes_up: IntArray
+    seconds: FloatArray
+    train_loss_mixed: FloatArray
+    train_loss_separate: FloatArray
+    loss_mixed: FloatArray
+    loss_separate: FloatArray
+    mean_accuracy: FloatArray
+    accuracy: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.server_round)
+
+    @property
+    def bytes(self) -> IntArray:
+        """Bytes sent down and up in each round, (R,)."""
+        return self.bytes_down + self.bytes_up
+
+    @property
+    def votes(self) -> IntArray:
+        """1 where a round chose between the chains, else 0, (R,)."""
+        return np.where(self.chosen == NONE, 0, 1)
+
+    @property
+    def won(self) -> IntArray:
+        """1 where a round chose the separate chain, else 0, (R,)."""
+        return np.where(self.chosen == SEPARATE, 1, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The evaluated rounds of a run as columns of length V: all that runs are compared by, wherever they come from."""
+
+    server_round: IntArray
+    cycle: IntArray
+    block: IntArray
+    cycles_over: IntArray  # how many cycles were over by then
+    mean_accuracy: FloatArray  # over the blocks
+    accuracy: FloatArray  # (V, M), on each block's own test set
+    bytes: IntArray  # sent down and up until then
+    seconds: FloatArray  # until then
+    votes: IntArray  # rounds since the evaluation before that chose between the chains
+    won: IntArray  # those of them that chose the separate chain
+
+    def __len__(self) -> int:
+        return len(self.server_round)
+
+    def until(self, server_round: int) -> Evaluated:
+        """Return the evaluations up to `server_round`."""
+        kept = self.server_round <= server_round
+        return Evaluated(**{item.name: getattr(self, item.name)[kept] for item in fields(self)})
+
+
+@dataclass(frozen=True)
+class RejectionRow:
+    """One update that the server refused."""
+
+    server_round: int
+    node: str
+    clients: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An unbroken stay in one block: its first and last round (`server-round`)."""
+
+    cycle: int
+    block: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """One run. `manifest` is that of its predictors, which are written when it ends; empty until then."""
+
+    name: str
+    config: Mapping[str, object]
+    rounds: Rounds
+    manifest: Mapping[str, object]
+    rejections: tuple[RejectionRow, ...] = ()
+    quarantined: Mapping[str, int] = field(default_factory=dict)  # node -> rounds it sat out
+
+    @property
+    def blocks(self) -> int:
+        """M."""
+        return int(self.rounds.accuracy.shape[1])
+
+    @property
+    def block_names(self) -> tuple[str, ...]:
+        """The names in the manifest if it has all M, else `block 0`, `block 1`, …"""
+        names = self.manifest.get("blocks")
+        if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == self.blocks:
+            return tuple(str(name) for name in names)
+        return tuple(f"block {block}" for block in range(self.blocks))
+
+    @cached_property
+    def evaluated(self) -> Evaluated:
+        """The rounds with a mean accuracy."""
+        rounds = self.rounds
+        places = np.flatnonzero(np.isfinite(rounds.mean_accuracy))
+        return Evaluated(
+            server_round=rounds.server_round[places],
+            cycle=rounds.cycle[places],
+            block=rounds.block[places],
+            cycles_over=self._cycles_over(places),
+            mean_accuracy=rounds.mean_accuracy[places],
+            accuracy=rounds.accuracy[places],
+            bytes=np.cumsum(rounds.bytes)[places],
+            seconds=np.cumsum(rounds.seconds)[places],
+            votes=_since_the_one_before(rounds.votes, places),
+            won=_since_the_one_before(rounds.won, places),
+        )
+
+    @property
+    def visits(self) -> tuple[Visit, ...]:
+        """The stays in the blocks, in order."""
+        rounds = self.rounds
+        if not len(rounds):
+            return ()
+        leaves = np.flatnonzero((np.diff(rounds.cycle) != 0) | (np.diff(rounds.block) != 0))
+        starts, ends = [0, *(leaves + 1)], [*leaves, len(rounds) - 1]
+        return tuple(
+            Visit(int(rounds.cycle[a]), int(rounds.block[a]), int(rounds.server_round[a]), int(rounds.server_round[b]))
+            for a, b in zip(starts, ends, strict=True)
+        )
+
+    def _cycles_over(self, places: IntArray) -> IntArray:
+        """How many cycles were over after the evaluated rounds, which stand at `places`, (V,)."""
+        per_block = self.config.get("rounds-per-block")
+        if isinstance(per_block, int) and not self.config.get("clock"):
+            # By the round alone, so that files which keep nothing but evaluated rounds tell the same.
+            return over_by_rounds(self.rounds.server_round[places], self.blocks, per_block)
+        # By the clock, a cycle is over once a later one has begun, or the run has ended.
+        over = self.rounds.cycle[places]
+        over[-1:] = self.rounds.cycle[-1:] + bool(self.manifest)
+        return over
+
+
+def over_by_rounds(server_round: IntArray, blocks: int, rounds_per_block: int) -> IntArray:
+    """How many cycles of a schedule by rounds are over once each of the rounds is."""
+    return server_round // (blocks * rounds_per_block)
+
+
+def _since_the_one_before(counts: IntArray, places: IntArray) -> IntArray:
+    """The sums of `counts` up to each of the `places`, from the place before it on."""
+    return np.diff(np.cumsum(counts)[places], prepend=0)
