@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ PEER = "perennial.peer"
 # The length of a body that does not say it; nobody reads such a body.
 ENDLESS = 2**62
 # What is written at once, so that a slow reader takes no more of the server's memory than twice this.
-_WRITTEN = 2**16
+_WRITTEN, _SMALL = 2**16, 2**13
 _SECONDS_TO_WRITE = 30.0
 
 
@@ -98,24 +98,30 @@ class Answer:
 
     async def send(self, send: Send) -> None:
         """Write the answer; TimeoutError if the other end does not read it."""
-        *pieces, last = self.pieces or [self.body]
-        if len(last) > _WRITTEN:
-            pieces, last = [*pieces, last], b""
+        *pieces, last = _slices(self.pieces or [self.body])
         headers = self.headers + ([(b"connection", b"close")] if self.close else [])
         if self.status != 204:
             headers = [*headers, (b"content-length", str(sum(map(len, pieces), len(last))).encode())]
         async with asyncio.timeout(_SECONDS_TO_WRITE) as limit:
             await send({"type": "http.response.start", "status": self.status, "headers": headers})
-            for view in _slices(pieces):
-                await send({"type": "http.response.body", "body": view, "more_body": True})
+            for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
                 limit.reschedule(asyncio.get_running_loop().time() + _SECONDS_TO_WRITE)
             await send({"type": "http.response.body", "body": last})
 
 
-def _slices(pieces: Sequence[bytes]) -> Iterator[memoryview]:
+def _slices(pieces: Sequence[bytes]) -> list[bytes | memoryview]:
+    """Return what is written at once: small pieces together, which is cheaper than one by one; large ones in parts."""
+    written: list[bytes | memoryview] = []
+    small: list[bytes] = []
     for piece in pieces:
+        if len(piece) < _SMALL and sum(map(len, small)) < _WRITTEN:
+            small.append(piece)
+            continue
         view = memoryview(piece)
-        yield from (view[start : start + _WRITTEN] for start in range(0, len(view), _WRITTEN))
+        written += [b"".join(small), *(view[start : start + _WRITTEN] for start in range(0, len(view), _WRITTEN))]
+        small = []
+    return [part for part in (*written, b"".join(small)) if part] or [b""]
 
 
 async def read_body(request: Request, silent: float, seconds: float) -> bytes:

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count, repeat
+from secrets import token_hex
 
 from flwr.app import Error, Message
 
@@ -42,6 +44,8 @@ class FleetGrid(LocalGrid):
     def __init__(self, fleet: Fleet, *, stop: threading.Event | None = None) -> None:
         self._fleet, self._stop = fleet, stop or threading.Event()
         self._sent: dict[str, _Sent] = {}
+        # Ids are unique in all runs, and no secrets; random ones for each would cost a call of the system.
+        self._names = map("-".join, zip(repeat(token_hex(8)), map(str, count()), strict=False))
         self.run_id = fleet.run.id
 
     def get_node_ids(self) -> Iterable[int]:
@@ -99,12 +103,17 @@ class FleetGrid(LocalGrid):
 
     def _order(self, message: Message, packer: Packer) -> Order:
         said = message.metadata
-        fields = {"id": named(message), "type": said.message_type, "group": said.group_id, "ttl": said.ttl}
+        fields = {
+            "id": named(message, next(self._names)),
+            "type": said.message_type,
+            "group": said.group_id,
+            "ttl": said.ttl,
+        }
         arrays = [array for record in message.content.array_records.values() for array in record.values()]
         head = len(arrays) * _PER_ARRAY + _SPARE
-        self._sent[message.metadata.message_id] = _Sent(message, head)
+        self._sent[name] = _Sent(message, head)
         return Order(
-            message.metadata.message_id,
+            name,
             said.dst_node_id,
             packer.pack(fields, message.content),
             _TIMES * sum(len(array.data) for array in arrays) + head,
@@ -118,7 +127,7 @@ class FleetGrid(LocalGrid):
             reply = (node_left if order.lost == OFFLINE else bad_reply)(sent.message, order.lost)
         else:
             reply = self._read(sent, order.body)
-        named(reply)
+        named(reply, next(self._names))
         return reply
 
     @staticmethod
@@ -127,6 +136,7 @@ class FleetGrid(LocalGrid):
             _, content = unpack(body, sent.head)
         except FrameError as error:
             return bad_reply(sent.message, f"the reply cannot be read: {error}")
+        # Two calls, of two signatures of Flower's.
         if isinstance(content, Error):
             return Message(content, reply_to=sent.message)
         return Message(content, reply_to=sent.message)

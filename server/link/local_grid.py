@@ -21,9 +21,9 @@ def take_identity(run_id: int = RUN_ID) -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, _SERVER_ID, 0
 
 
-def named(message: Message) -> str:
+def named(message: Message, name: str = "") -> str:
     """Give the message an id, as a SuperLink would, and return it."""
-    message.metadata.__dict__["_message_id"] = str(uuid4())
+    message.metadata.__dict__["_message_id"] = name or str(uuid4())
     return message.metadata.message_id
 
 
