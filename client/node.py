@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from flwr.app import Context, Error, Message, UserConfig
 
 from perennial.client.link.failures import OtherVersion, Refused, Unreachable
+from perennial.client.link.peer import Server
 from perennial.common.wire.pacing import backoff, pause
 
 T = TypeVar("T")
@@ -20,29 +21,6 @@ App = Callable[[Message, Context], Message]
 _APP_RAISED = 2
 # Between questions to a server that answers at once, a stock SuperLink.
 _LEAST, _MOST = 0.05, 3.0
-
-
-class Server(Protocol):
-    """What a node needs of the server. ``perennial.client.link`` has two that fill it.
-
-    An order is whatever ``pull`` returns, for ``fetch``; None: there is none.
-    waits: ``pull`` waits for an order. beats_idle: heartbeats are due also while no order is in hand, and beat_every:
-    after so many seconds each.
-    """
-
-    @property
-    def waits(self) -> bool: ...
-    @property
-    def beats_idle(self) -> bool: ...
-    @property
-    def beat_every(self) -> float: ...
-
-    def activate(self) -> int: ...
-    def heartbeat(self) -> None: ...
-    def pull(self) -> Any: ...
-    def fetch(self, order: Any, node_config: UserConfig) -> tuple[Message, Context]: ...
-    def push(self, reply: Message, seconds: float) -> None: ...
-    def close(self, *, unregister: bool) -> None: ...
 
 
 class Node:

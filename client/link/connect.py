@@ -7,7 +7,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from perennial.client.link.fleet_connection import FleetConnection, NotHere
-from perennial.client.node import Server
+from perennial.client.link.peer import Server
 
 
 def connect(address: str, *, ca: Path | None, key: EllipticCurvePrivateKey | None) -> Server:

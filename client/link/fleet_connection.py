@@ -47,7 +47,7 @@ class NotHere(Exception):
 
 
 @dataclass(frozen=True)
-class Order:
+class Handed:
     """An order as it came."""
 
     body: bytes
@@ -97,12 +97,12 @@ class FleetConnection:
     def heartbeat(self) -> None:
         self._post(link.BEAT)
 
-    def pull(self) -> Order | None:
+    def pull(self) -> Handed | None:
         """Return the next order; wait for it, or for None. One that was lost on the way comes again."""
         answer = self._post(link.WAIT, seconds=link.PATIENCE + 15.0)
-        return Order(answer.body) if answer.status == 200 else None
+        return Handed(answer.body) if answer.status == 200 else None
 
-    def fetch(self, order: Order, node_config: UserConfig) -> tuple[Message, Context]:
+    def fetch(self, order: Handed, node_config: UserConfig) -> tuple[Message, Context]:
         """Return the order's message and context."""
         try:
             said, content = unpack(order.body, len(order.body))

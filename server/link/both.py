@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import Message
 
-from perennial.server.link.fleet import Fleet, Run
+from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_app import FleetApp
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.fleet_run import FleetRun
@@ -27,7 +27,7 @@ def open_both(
     """Return a run for both kinds of nodes."""
     link = Link()
     stock = link.start_run(config)
-    fleet = Fleet(Run(config, stock.grid.run.run_id), anybody=not keyed, certificate=certificate)
+    fleet = Fleet(RunFacts(config, stock.grid.run.run_id), anybody=not keyed, certificate=certificate)
     app = FleetApp(fleet, link.gated(keys_required=keyed))
 
     def finish(completed: bool) -> None:

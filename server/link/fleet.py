@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from perennial.server.link.fleet_keys import Keys
-from perennial.server.link.fleet_state import FleetState, Order
+from perennial.server.link.fleet_state import Errand, FleetState
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFacts:
     """What devices are told of a run."""
 
     config: Mapping[str, str | int | float | bool]
@@ -31,7 +31,9 @@ class Run:
 class Fleet:
     """Registers keys, takes orders and gives replies. ``loop`` and the three hooks are set by whoever serves."""
 
-    def __init__(self, run: Run, *, anybody: bool = False, certificate: bytes = b"", clock: Clock = time.monotonic):
+    def __init__(
+        self, run: RunFacts, *, anybody: bool = False, certificate: bytes = b"", clock: Clock = time.monotonic
+    ):
         self.run, self.clock = run, clock
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
@@ -68,7 +70,7 @@ class Fleet:
         with self.lock:
             return list(self.state.online)
 
-    def push(self, orders: Sequence[Order]) -> None:
+    def push(self, orders: Sequence[Errand]) -> None:
         with self._changed:
             for order in orders:
                 self.state.push(order)
@@ -76,7 +78,7 @@ class Fleet:
         nodes = [order.node for order in orders]
         self._tell(lambda: self._wake(nodes))
 
-    def take(self, order_ids: Collection[str], most: int | None = None, *, seconds: float = 0.0) -> list[Order]:
+    def take(self, order_ids: Collection[str], most: int | None = None, *, seconds: float = 0.0) -> list[Errand]:
         """Return orders that have an outcome; wait for one for at most ``seconds``."""
         with self._changed:
             found = self.state.take(order_ids, most)

@@ -14,7 +14,7 @@ from perennial.common.wire.link import Proof, TokenError
 from perennial.server.link.asgi import ENDLESS, Answer, Peer, Receive, Request, Scope, Send, read_body
 from perennial.server.link.fleet import Fleet
 from perennial.server.link.fleet_keys import Refusal, Session
-from perennial.server.link.fleet_state import Node, Order
+from perennial.server.link.fleet_state import Errand, OnlineNode
 from perennial.server.link.hall import Hall
 
 LOG = logging.getLogger("perennial")
@@ -26,7 +26,7 @@ _SECONDS_BETWEEN_TICKS, _SECONDS_BETWEEN_NOTES = 0.25, 60.0
 # Of a reply: this long without a byte, or slower than that in all, is too slow.
 _SILENT, _BYTES_A_SECOND = 20.0, 2**13
 
-Route = Callable[[Request, Session, Node], Awaitable[Answer]]
+Route = Callable[[Request, Session, OnlineNode], Awaitable[Answer]]
 
 
 class Waiting:
@@ -123,7 +123,7 @@ class FleetApp:
         seconds = session.expires - now
         return Answer.json({**said, "run": run.id, "config": dict(run.config), "seconds": seconds})
 
-    def _known(self, request: Request) -> tuple[Session, Node]:
+    def _known(self, request: Request) -> tuple[Session, OnlineNode]:
         """Return who sends a request, or refuse it."""
         with self._fleet.lock:
             now = self._fleet.clock()
@@ -149,7 +149,7 @@ class FleetApp:
             waiting.ring()
 
     @contextlib.contextmanager
-    def _served(self, peer: Peer, node: Node) -> Iterator[None]:
+    def _served(self, peer: Peer, node: OnlineNode) -> Iterator[None]:
         """A node is not silent while a request of it is served."""
         node.busy += 1
         try:
@@ -165,7 +165,7 @@ class FleetApp:
 
     # --- Orders and replies -------------------------------------------------------------------------------------------
 
-    async def _wait(self, request: Request, session: Session, node: Node) -> Answer:
+    async def _wait(self, request: Request, session: Session, node: OnlineNode) -> Answer:
         """Answer with the next order, as soon as there is one."""
         if before := self._waiting.get(node.id):
             before.ring()
@@ -182,7 +182,7 @@ class FleetApp:
             return Answer(204)
         return Answer(200, pieces=order.pieces)
 
-    def _next(self, waiting: Waiting, session: Session, node: Node) -> Order | None:
+    def _next(self, waiting: Waiting, session: Session, node: OnlineNode) -> Errand | None:
         """Return the order for a request that waits, unless something has become of it meanwhile."""
         with self._fleet.lock:
             if self._fleet.over:
@@ -193,7 +193,7 @@ class FleetApp:
                 raise Refusal(401, "no such session (any more); begin a new one")
             return None if waiting.peer.closed else self._fleet.state.hand_out(node)
 
-    async def _reply(self, request: Request, session: Session, node: Node) -> Answer:
+    async def _reply(self, request: Request, session: Session, node: OnlineNode) -> Answer:
         order_id = request.path.removeprefix(link.REPLY)
         with self._fleet.lock:
             order = self._fleet.state.expect(node, order_id, request.length)
@@ -211,7 +211,7 @@ class FleetApp:
         finally:
             self._arriving.discard(order_id)
 
-    async def _take_in(self, request: Request, node: Node, order: Order) -> Answer:
+    async def _take_in(self, request: Request, node: OnlineNode, order: Errand) -> Answer:
         await self.hall.enter(request.length, lambda: request.peer.closed)
         kept = False
         try:
@@ -226,10 +226,10 @@ class FleetApp:
             raise Refusal(410, "the reply is too late")
         return Answer(204)
 
-    async def _beat(self, request: Request, session: Session, node: Node) -> Answer:
+    async def _beat(self, request: Request, session: Session, node: OnlineNode) -> Answer:
         return Answer(204)
 
-    async def _leave(self, request: Request, session: Session, node: Node) -> Answer:
+    async def _leave(self, request: Request, session: Session, node: OnlineNode) -> Answer:
         with self._fleet.lock:
             self._fleet.keys.end(node.id)
             self._fleet.state.leave(node.id)

@@ -15,7 +15,7 @@ from flwr.app import Error, Message
 from perennial.common.wire.frame import FrameError, Packer, unpack
 from perennial.server.link.eager_grid import Stopped
 from perennial.server.link.fleet import Fleet
-from perennial.server.link.fleet_state import OFFLINE, Order
+from perennial.server.link.fleet_state import OFFLINE, Errand
 from perennial.server.link.local_grid import LocalGrid, bad_reply, named, node_left
 
 LOG = logging.getLogger("perennial")
@@ -101,10 +101,11 @@ class FleetGrid(LocalGrid):
         finally:
             self.forget(waiting)
 
-    def _order(self, message: Message, packer: Packer) -> Order:
+    def _order(self, message: Message, packer: Packer) -> Errand:
         said = message.metadata
+        name = named(message, next(self._names))
         fields = {
-            "id": named(message, next(self._names)),
+            "id": name,
             "type": said.message_type,
             "group": said.group_id,
             "ttl": said.ttl,
@@ -112,7 +113,7 @@ class FleetGrid(LocalGrid):
         arrays = [array for record in message.content.array_records.values() for array in record.values()]
         head = len(arrays) * _PER_ARRAY + _SPARE
         self._sent[name] = _Sent(message, head)
-        return Order(
+        return Errand(
             name,
             said.dst_node_id,
             packer.pack(fields, message.content),
@@ -120,7 +121,7 @@ class FleetGrid(LocalGrid):
             self._fleet.clock() + said.ttl,
         )
 
-    def _reply(self, order: Order) -> Message:
+    def _reply(self, order: Errand) -> Message:
         """Return the reply to an order, or an error in its place."""
         sent = self._sent.pop(order.id)
         if order.body is None:

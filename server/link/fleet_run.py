@@ -14,7 +14,7 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from perennial.server.link.asgi import App
-from perennial.server.link.fleet import Fleet, Run
+from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_app import FleetApp
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.key_folder import Registry
@@ -46,7 +46,7 @@ def open_run(
         from perennial.server.link.both import open_both
 
         return open_both(config, keyed=keyed, certificate=certificate, stop=stop)
-    fleet = Fleet(Run(config), anybody=not keyed, certificate=certificate)
+    fleet = Fleet(RunFacts(config), anybody=not keyed, certificate=certificate)
     take_identity(fleet.run.id)
     return FleetRun(fleet, FleetApp(fleet), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())
 

@@ -24,7 +24,7 @@ _STALE = 1000
 
 
 @dataclass(eq=False)
-class Order:
+class Errand:
     """An order under way. pieces: its bytes; room: of the reply, in bytes; body: of the reply, once it is there."""
 
     id: str
@@ -43,7 +43,7 @@ class Order:
 
 
 @dataclass(eq=False)
-class Node:
+class OnlineNode:
     """A node that is online. silent_at: when it is offline, unless it is heard of. busy: its requests being served."""
 
     id: int
@@ -52,8 +52,8 @@ class Node:
     watched: float = float("inf")
     busy: int = 0
     # Orders to hand out, in this order, and those handed out.
-    pending: dict[str, Order] = field(default_factory=dict)
-    handed: dict[str, Order] = field(default_factory=dict)
+    pending: dict[str, Errand] = field(default_factory=dict)
+    handed: dict[str, Errand] = field(default_factory=dict)
     # The order that it answered last: it may not know that the answer arrived.
     answered: str = ""
 
@@ -65,10 +65,10 @@ class FleetState:
     """
 
     def __init__(self, freed: Callable[[int], None] = lambda _: None) -> None:
-        self.online: dict[int, Node] = {}
-        self._orders: dict[str, Order] = {}
+        self.online: dict[int, OnlineNode] = {}
+        self._orders: dict[str, Errand] = {}
         # Orders that have an outcome, in the order of arrival.
-        self._done: dict[str, Order] = {}
+        self._done: dict[str, Errand] = {}
         self._freed = freed
         self._due: list[tuple[float, int, int | str]] = []
         self._serial = count()
@@ -79,15 +79,15 @@ class FleetState:
 
     # --- Nodes --------------------------------------------------------------------------------------------------------
 
-    def come(self, node_id: int, now: float) -> Node:
+    def come(self, node_id: int, now: float) -> OnlineNode:
         """Note that a node begins a session; one that is here already stays, and is handed its orders again."""
-        node = self.online.setdefault(node_id, Node(node_id, now + SILENCE))
+        node = self.online.setdefault(node_id, OnlineNode(node_id, now + SILENCE))
         self.heard(node, now)
         self._watch(node)
         self._take_back(node)
         return node
 
-    def heard(self, node: Node, now: float) -> None:
+    def heard(self, node: OnlineNode, now: float) -> None:
         node.silent_at = now + SILENCE
 
     def hung_up(self, node_id: int, now: float) -> None:
@@ -104,7 +104,7 @@ class FleetState:
 
     # --- Orders -------------------------------------------------------------------------------------------------------
 
-    def push(self, order: Order) -> None:
+    def push(self, order: Errand) -> None:
         """Take an order; that to a node which is not online is lost at once."""
         self._orders[order.id] = order
         if (node := self.online.get(order.node)) is None:
@@ -113,7 +113,7 @@ class FleetState:
         node.pending[order.id] = order
         self._add(order.deadline, order.id)
 
-    def hand_out(self, node: Node) -> Order | None:
+    def hand_out(self, node: OnlineNode) -> Errand | None:
         """Return the node's next order. It asks because it has none in hand: what it was given, it has lost."""
         self._take_back(node)
         while node.pending:
@@ -125,7 +125,7 @@ class FleetState:
             self._lose(order, f"the node lost the order {MOST_HANDED} times")
         return None
 
-    def expect(self, node: Node, order_id: str, length: int) -> Order | None:
+    def expect(self, node: OnlineNode, order_id: str, length: int) -> Errand | None:
         """Return the order that a node is about to answer with ``length`` bytes; None: it has done so. Or refuse it."""
         if order_id == node.answered:
             return None
@@ -137,7 +137,7 @@ class FleetState:
             raise Refusal(413, f"a reply to this order has at most {order.room} bytes")
         return order
 
-    def answer(self, node: Node, order: Order, body: bytes) -> bool:
+    def answer(self, node: OnlineNode, order: Errand, body: bytes) -> bool:
         """Keep a reply; False if the order was forgotten, lost or answered meanwhile."""
         if order.done or order.id not in self._orders:
             return False
@@ -146,7 +146,7 @@ class FleetState:
         node.answered = order.id
         return True
 
-    def take(self, order_ids: Collection[str], most: int | None = None) -> list[Order]:
+    def take(self, order_ids: Collection[str], most: int | None = None) -> list[Errand]:
         """Return those of the orders that have an outcome, in the order of arrival, and forget them."""
         found = [order for order in self._done.values() if order.id in order_ids][:most]
         self.forget(order.id for order in found)
@@ -183,7 +183,7 @@ class FleetState:
                     self._watch(node)
         return gone
 
-    def _watch(self, node: Node) -> None:
+    def _watch(self, node: OnlineNode) -> None:
         """Look after a node when it may be offline; never twice at once."""
         if node.silent_at < node.watched:
             node.watched = node.silent_at
@@ -201,15 +201,15 @@ class FleetState:
         return name in self.online and self.online[name].watched == when
 
     @staticmethod
-    def _take_back(node: Node) -> None:
+    def _take_back(node: OnlineNode) -> None:
         if node.handed:
             node.pending, node.handed = {**node.handed, **node.pending}, {}
 
-    def _lose(self, order: Order, reason: str) -> None:
+    def _lose(self, order: Errand, reason: str) -> None:
         order.lost = reason
         self._finish(order)
 
-    def _finish(self, order: Order) -> None:
+    def _finish(self, order: Errand) -> None:
         # Nothing of the models stays beyond this.
         order.pieces = ()
         if node := self.online.get(order.node):

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.client.node import Node
-from perennial.server.link.fleet import Fleet, Run
+from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_app import FleetApp
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.fleet_run import der
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self, tls: Path) -> None:
         self.tls = tls
-        self.fleet = Fleet(Run({"cycles": 2}), certificate=der(tls / "server.crt"))
+        self.fleet = Fleet(RunFacts({"cycles": 2}), certificate=der(tls / "server.crt"))
         self.app = FleetApp(self.fleet)
         self.stop = threading.Event()
         take_identity(self.fleet.run.id)

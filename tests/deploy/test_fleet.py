@@ -290,13 +290,13 @@ def test_an_answer_of_somebody_else_is_no_crash(server: Server, monkeypatch: pyt
 
 
 def test_an_order_that_cannot_be_read_is_dropped(server: Server) -> None:
-    from perennial.client.link.fleet_connection import Order
+    from perennial.client.link.fleet_connection import Handed
 
     connection = server.connection()
     connection.activate()
     for body in (b"", b"garbage", b"PRF1\0\0\0\2{}"):
         with pytest.raises(Refused, match="cannot be read") as refused:
-            connection.fetch(Order(body), {})
+            connection.fetch(Handed(body), {})
         assert not refused.value.gone
 
 

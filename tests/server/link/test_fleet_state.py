@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from perennial.server.link.fleet_keys import Refusal
-from perennial.server.link.fleet_state import EXPIRED, GRACE, MOST_HANDED, OFFLINE, SILENCE, FleetState, Order
+from perennial.server.link.fleet_state import EXPIRED, GRACE, MOST_HANDED, OFFLINE, SILENCE, Errand, FleetState
 
 NODE, OTHER = 7, 8
 
 
-def order(name: str = "a", node: int = NODE, *, deadline: float = 1000.0, room: int = 100) -> Order:
-    return Order(name, node, [b"model"], room, deadline)
+def order(name: str = "a", node: int = NODE, *, deadline: float = 1000.0, room: int = 100) -> Errand:
+    return Errand(name, node, [b"model"], room, deadline)
 
 
 def outcome(state: FleetState, name: str = "a") -> str:

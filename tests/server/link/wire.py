@@ -18,9 +18,9 @@ from perennial.common.wire import link
 from perennial.common.wire.frame import Packer
 from perennial.common.wire.link import Proof, Token, signed_text
 from perennial.server.link.asgi import PEER, Peer
-from perennial.server.link.fleet import Fleet, Run
+from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_app import FleetApp
-from perennial.server.link.fleet_state import Order
+from perennial.server.link.fleet_state import Errand
 
 CONFIG: dict[str, str | int | float | bool] = {"strategy": "mc-psgd", "cycles": 2}
 
@@ -116,16 +116,16 @@ class Device:
         return await self.post(f"{link.REPLY}{order}", *body)
 
 
-def order(node: int, name: str = "order-1", *, room: int = 10_000, size: int = 1000, deadline: float = 1e9) -> Order:
+def order(node: int, name: str = "order-1", *, room: int = 10_000, size: int = 1000, deadline: float = 1e9) -> Errand:
     record = ArrayRecord({"w": Array(np.zeros(size, np.float32))})
-    return Order(name, node, Packer().pack({"id": name}, RecordDict({"mixed": record})), room, deadline)
+    return Errand(name, node, Packer().pack({"id": name}, RecordDict({"mixed": record})), room, deadline)
 
 
 @asynccontextmanager
 async def serving(*, anybody: bool = True) -> AsyncIterator[tuple[FleetApp, Fleet, Clock]]:
     """A fleet that is served in this loop, with a clock that the test turns; nothing ticks by itself."""
     clock = Clock()
-    fleet = Fleet(Run(CONFIG), anybody=anybody, clock=clock)
+    fleet = Fleet(RunFacts(CONFIG), anybody=anybody, clock=clock)
     app = FleetApp(fleet)
     fleet.serve(asyncio.get_running_loop(), app.wake, app.hall.leave)
     yield app, fleet, clock
