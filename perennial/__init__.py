@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from perennial.client.both_chains import both_chains
     from perennial.common.cycle.clock import ClockSchedule
     from perennial.common.cycle.schedule import RoundSchedule
+    from perennial.server.predict.loading import load_predictor
     from perennial.server.strategies.mc_psgd import MCPSGD
     from perennial.server.strategies.mm_psgd import MMPSGD
 
-__all__ = ["MCPSGD", "MMPSGD", "ClockSchedule", "RoundSchedule", "both_chains"]
+__all__ = ["MCPSGD", "MMPSGD", "ClockSchedule", "RoundSchedule", "both_chains", "load_predictor"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 # A wheel has the parts inside this package; a checkout and a Flower bundle have them beside it.
@@ -58,6 +59,7 @@ _HOMES = {
     "ClockSchedule": "perennial.common.cycle.clock",
     "RoundSchedule": "perennial.common.cycle.schedule",
     "both_chains": "perennial.client.both_chains",
+    "load_predictor": "perennial.server.predict.loading",
 }
 
 

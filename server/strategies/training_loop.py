@@ -102,8 +102,10 @@ class Loop:
         pending = self._strategy.pending
         if pending is None or (following is not None and following.block == pending.block):
             return
+        began = time.perf_counter()
         self._strategy.slot = pending
         self._strategy.settle(self._strategy.evaluate_config.record, self._grid)
+        self._account(pending.server_round, began)
         self._judge(pending)
         self._keep()
 
