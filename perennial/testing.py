@@ -100,6 +100,9 @@ class _Watched:
     def keep(self, state: Any, rounds: Sequence[FoldedRound]) -> None:
         self.state = tree.write(state)
 
+    def end(self) -> None:
+        pass
+
     def all_messages(self) -> list[Message]:
         return [message for sent in self.grid.sent for message in sent]
 
