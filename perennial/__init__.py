@@ -27,6 +27,18 @@ MCPSGD trains one more chain for each block, and in each round the clients' loss
 ``evaluate`` that gives ``eval_loss``, as Flower's quickstarts have. ``check_strategy`` of ``perennial.testing`` shows
 whether a strategy of your own can be inside.
 
+With ``run_dir`` a folder keeps the run after every round, and the same call goes on from there, to the last bit:
+
+>>> from tempfile import TemporaryDirectory
+>>> from perennial import load_predictor
+>>> folder = TemporaryDirectory()
+>>> for num_rounds in (25, 40):
+...     strategy = MMPSGD(schedule=RoundSchedule(blocks=["day", "night"], rounds_per_block=10), fraction_train=0.5)
+...     result = strategy.start(example_grid(), example_arrays(), num_rounds, run_dir=folder.name)
+>>> load_predictor(folder.name, block="night").arrays["weight"].shape
+(3,)
+>>> folder.cleanup()
+
 Clients find ``cycle``, ``block``, ``block-name`` and ``chain`` in the config record of a message, beside Flower's
 ``server-round``.
 """

@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from perennial.common.cycle.schedule import RoundSchedule
 from perennial.common.wire.chains import MIXED, PREDICTOR, SEPARATE
 from perennial.example import example_app, example_arrays
 from perennial.server.link.memory_grid import MemoryGrid
-from perennial.server.run import tree
 from perennial.server.strategies.base import BlockStrategy
 from perennial.server.strategies.mc_psgd import MCPSGD
 from perennial.server.strategies.mm_psgd import MMPSGD
@@ -51,6 +51,7 @@ def check_strategy(make: Callable[[], Strategy], *, mods: Sequence[Any] = ()) ->
     with _quietly():
         alone, nodes = _alone(make, mods)
         for wrapped in (_Watched(_mm(make), mods), _Watched(_mc(make), mods)):
+            _seed()
             wrapped.run()
             _check_mixed(wrapped, alone, nodes)
             _check_messages(wrapped)
@@ -64,25 +65,22 @@ def check_strategy(make: Callable[[], Strategy], *, mods: Sequence[Any] = ()) ->
 
 
 class _Watched:
-    """A run of a wrapped strategy, with its chains after every round. It keeps its own state, as a run folder would."""
+    """A run of a wrapped strategy, with its chains after every round."""
 
     def __init__(self, strategy: BlockStrategy, mods: Sequence[Any]) -> None:
         self.strategy, self.grid = strategy, MemoryGrid(example_app(_block_of, mods))
         self.mixed: Models = {}
         self.separate: Models = {}
         self.rounds: dict[int, FoldedRound] = {}
-        self.state: tree.Written | None = None
         self.config = ConfigRecord(dict(_CONFIG))
 
-    def run(self, *, stop: int | None = None) -> None:
-        if self.state is None:
-            _seed()
+    def run(self, *, run_dir: str | None = None, stop: int | None = None) -> None:
         self.strategy.start(
             self.grid,
             example_arrays(),
             _ROUNDS,
             train_config=self.config,
-            run_dir=self,
+            run_dir=run_dir,
             on_round=self._note,
             stop=lambda: stop in self.rounds,
         )
@@ -93,12 +91,6 @@ class _Watched:
         self.mixed[server_round] = self.strategy.mixed.arrays.copy()
         if isinstance(self.strategy, MCPSGD):
             self.separate[server_round] = self.strategy.separate[record.slot.block].arrays.copy()
-
-    def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Any:
-        return None if self.state is None else tree.read(*self.state)
-
-    def keep(self, state: Any, rounds: Sequence[FoldedRound]) -> None:
-        self.state = tree.write(state)
 
     def all_messages(self) -> list[Message]:
         return [message for sent in self.grid.sent for message in sent]
@@ -203,12 +195,13 @@ def _check_predictors(run: _Watched) -> None:
 
 def _check_resume(whole: _Watched, make: Callable[[], Strategy], mods: Sequence[Any]) -> None:
     kind = _mm if isinstance(whole.strategy, MMPSGD) else _mc
-    first = _Watched(kind(make), mods)
-    first.run(stop=_BROKEN)
-    second = _Watched(kind(make), mods)
-    second.state = first.state
-    random.seed(99)
-    second.run()
+    with TemporaryDirectory() as folder:
+        _seed()
+        _Watched(kind(make), mods).run(run_dir=folder, stop=_BROKEN)
+        second = _Watched(kind(make), mods)
+        random.seed(99)
+        second.run(run_dir=folder)
+    assert min(second.rounds) == _BROKEN + 1, "a run that goes on repeats rounds"
     for server_round in range(_BROKEN + 1, _ROUNDS + 1):
         for models, mine in ((whole.mixed, second.mixed), (whole.separate, second.separate)):
             if models:

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "client.link": ("common.command", "common.wire"),
     "server.cohort": ("common",),
     "server.strategies": ("common", "server.psgd", "server.cohort", "server.run"),
-    "server.run": ("common", "server.psgd", "server.cohort", "server.strategies"),
+    "server.run": ("common", "server.psgd", "server.cohort", "server.strategies", "server.predict"),
     "server.report": ("common",),
     "server.predict": ("common", "server.run"),
     "server.link": ("common", "server.run"),

@@ -63,8 +63,15 @@ def load_predictor(
     block: the block's name or number instead; a run by rounds has no clock and needs it. version: default: the newest
     that is whole. Every problem is an InputError that says what to do; nothing is loaded before its checksum fits.
 
-        predictor = load_predictor("runs/mine", block="night")
-        predictor.arrays["fc.weight"]
+    >>> from tempfile import TemporaryDirectory
+    >>> from perennial import MMPSGD, RoundSchedule, load_predictor
+    >>> from perennial.example import example_arrays, example_grid
+    >>> strategy = MMPSGD(schedule=RoundSchedule(blocks=["day", "night"], rounds_per_block=2))
+    >>> with TemporaryDirectory() as folder:
+    ...     result = strategy.start(example_grid(), example_arrays(), 4, run_dir=folder)
+    ...     predictor = load_predictor(folder, block="night")
+    >>> predictor.block, sorted(predictor.arrays)
+    ('night', ['bias', 'weight'])
     """
     if at is not None and block is not None:
         raise InputError("give at or block, not both: a time says which block it is")

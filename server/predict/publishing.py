@@ -90,7 +90,7 @@ def publish(folder: Path, publication: Publication, *, kept: int = KEPT) -> int:
     before = _newest_manifest(folder)
     number: int = max([*numbers(folder), before.get("version", 0)]) + 1
     files = {
-        file_of(block): _content(arrays, publication.blocks[block])
+        file_of(block): model_bytes(arrays, f"block {publication.blocks[block]}")
         for block, arrays in enumerate(publication.predictors)
         if arrays is not None
     }
@@ -184,10 +184,11 @@ def _newest_manifest(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _content(arrays: Mapping[str, NDArray[Any]], block: str) -> bytes:
+def model_bytes(arrays: Mapping[str, NDArray[Any]], what: str) -> bytes:
+    """Return the arrays as a safetensors file; an InputError, which says ``what`` they are, if it cannot have them."""
     for name, array in arrays.items():
         if not keeps(array.dtype):
-            raise InputError(f"block {block}: {name} is {array.dtype}, which safetensors cannot keep for NumPy")
+            raise InputError(f"{what}: {name} is {array.dtype}, which safetensors cannot keep for NumPy")
     # safetensors takes the memory as it lies.
     return save({name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in arrays.items()})
 

@@ -19,7 +19,7 @@ from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.common.wire.chains import MIXED
 from perennial.server.strategies.chain import Chain
 from perennial.server.strategies.judging import Judging
-from perennial.server.strategies.keeping import Keeper, keeper_of
+from perennial.server.strategies.keeping import Keeper, keeping
 from perennial.server.strategies.messages import SLOT_KEYS
 from perennial.server.strategies.predictors import BlockPredictors, decay_of
 from perennial.server.strategies.record import FoldedRound, OpenRounds
@@ -81,13 +81,14 @@ class BlockStrategy(Strategy):
 
         num_rounds: the rounds of the whole run, those before a resume included; None: to the end of the schedule.
         evaluate_fn: judges the predictor of the round's block, which it finds in ``slot``; before round 1 the initial
-        model. on_round: called with the record of each round. stop: asked after each round whether the run ends.
+        model. run_dir: the folder that keeps the run after every round; a second start with it goes on from there.
+        on_round: called with the record of each round. stop: asked after each round whether the run ends.
         """
-        loop = Loop(
-            self, grid, num_rounds=num_rounds, evaluate_fn=evaluate_fn, keeper=keeper_of(run_dir), on_round=on_round,
-            stop=stop,
-        )  # fmt: skip
-        return loop.run(initial_arrays, timeout, train_config or ConfigRecord(), evaluate_config or ConfigRecord())
+        with keeping(run_dir) as keeper:
+            loop = Loop(
+                self, grid, num_rounds=num_rounds, evaluate_fn=evaluate_fn, keeper=keeper, on_round=on_round, stop=stop
+            )
+            return loop.run(initial_arrays, timeout, train_config or ConfigRecord(), evaluate_config or ConfigRecord())
 
     def begin(
         self, initial: ArrayRecord, train_config: ConfigRecord, evaluate_config: ConfigRecord, timeout: float

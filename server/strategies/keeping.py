@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from flwr.app import ArrayRecord
 
-from perennial.common.command.errors import InputError
+from perennial.server.run.library_folder import kept_in
 from perennial.server.strategies.record import FoldedRound
 from perennial.server.strategies.trees import Tree
 
@@ -29,9 +30,15 @@ class Keeper(Protocol):
         A round that waits for its vote has no record yet: it comes with the next one.
         """
 
+    def end(self) -> None:
+        """The run has ended as it should: no round is left, or ``stop`` said so."""
 
-def keeper_of(run_dir: str | Path | Keeper | None) -> Keeper | None:
-    """Return who keeps a run in ``run_dir``; None: nobody does."""
+
+@contextmanager
+def keeping(run_dir: str | Path | Keeper | None) -> Iterator[Keeper | None]:
+    """Give who keeps a run in ``run_dir``, for as long as it runs; None: nobody does."""
     if run_dir is None or isinstance(run_dir, Keeper):
-        return run_dir
-    raise InputError(f"run_dir {str(run_dir)!r}: runs cannot be kept in a folder yet")
+        yield run_dir
+        return
+    with kept_in(run_dir) as folder:
+        yield folder

@@ -59,6 +59,8 @@ class Loop:
         try:
             self._begin(initial)
             self._rounds()
+            if self._keeper:
+                self._keeper.end()
         finally:
             strategy.running = False
         if strategy.trained is not None:
@@ -74,7 +76,8 @@ class Loop:
             generators.restore(state["generators"])
             trained = self._strategy.trained
             LOG.info("Going on after round %s", trained.server_round if trained else 0)
-        elif self._evaluate_fn:
+        # A run that was killed in its first round has not told anybody yet.
+        if self._evaluate_fn and self._strategy.trained is None:
             result = self._evaluate_fn(0, initial.copy())
             LOG.info("Initial global evaluation results: %s", result)
             if result is not None:

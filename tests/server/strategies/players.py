@@ -77,6 +77,7 @@ class Kept:
         self.state = state
         self.states: list[tree.Written] = []
         self.rounds: list[FoldedRound] = []
+        self.ended = False
 
     def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Any:
         return None if self.state is None else tree.read(*self.state)
@@ -84,3 +85,6 @@ class Kept:
     def keep(self, state: Any, rounds: Sequence[FoldedRound]) -> None:
         self.states.append(tree.write(state))
         self.rounds += rounds
+
+    def end(self) -> None:
+        self.ended = True

@@ -17,7 +17,7 @@ from perennial.common.cycle.clock import FakeClock
 from perennial.example import example_app, example_arrays
 from perennial.server.link.memory_grid import MemoryGrid
 from perennial.server.strategies.base import BlockStrategy
-from perennial.server.strategies.keeping import keeper_of
+from perennial.server.strategies.keeping import keeping
 from tests.server.strategies.players import Kept, Players, lr, model
 
 SCHEDULE = RoundSchedule(["day", "night"], 3)
@@ -175,5 +175,8 @@ def test_cycles_may_be_added_to_a_run_that_goes_on() -> None:
 
 def test_a_keeper_is_taken_in_the_place_of_a_folder() -> None:
     kept = Kept()
-    assert keeper_of(kept) is kept
-    assert keeper_of(None) is None
+    with keeping(kept) as found, keeping(None) as nobody:
+        assert found is kept
+        assert nobody is None
+    MMPSGD(schedule=SCHEDULE).start(Players().grid(), model(0), 1, run_dir=kept)
+    assert kept.ended

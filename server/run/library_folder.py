@@ -1,0 +1,179 @@
+"""The folder of a run that a library's ``start(run_dir=…)`` keeps: the files that the project's own runs have.
+
+RUN/config.yaml, initial.safetensors         what the run is, and the model that it began from
+RUN/metrics.jsonl                            one line for each round
+RUN/checkpoint/                              the whole state after the last two rounds; 0: before the first
+RUN/versions/N/, predictors/                 the predictors, when the run has ended
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from flwr.app import ArrayRecord
+
+from perennial.common.command.errors import InputError, shown
+from perennial.server.predict.publishing import Publication, model_bytes, publish, settle
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
+from perennial.server.run import generators
+from perennial.server.run.checkpoint2 import Checkpoints, RunCheckpoint, new_identity
+from perennial.server.run.files import replace_file
+from perennial.server.run.library_rows import accuracy_of, config_of, identity_of, row_of, schedule_of_run
+from perennial.server.run.lock import hold
+from perennial.server.run.metrics import MetricsFile
+from perennial.server.run.tree import DamagedError, Tree, first_difference
+from perennial.server.strategies.record import FoldedRound
+
+if TYPE_CHECKING:
+    from perennial.server.strategies.base import BlockStrategy
+
+LOG = logging.getLogger("flwr")
+
+
+@contextmanager
+def kept_in(run_dir: str | Path) -> Iterator[LibraryFolder]:
+    """Hold the folder ``run_dir``, which is made if it is missing, for one call of ``start``."""
+    path = _absolute(run_dir)
+    LOG.info("Run folder: %s", path)
+    with hold(path):
+        folder = LibraryFolder(path)
+        try:
+            yield folder
+        finally:
+            folder.close()
+
+
+class LibraryFolder:
+    """One run in a folder that this process holds."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._checkpoints = Checkpoints(path / "checkpoint")
+        self._strategy: BlockStrategy
+        self._metrics: MetricsFile | None = None
+        self._run = ""
+        self._identity: Tree = {}
+        self._config: dict[str, Any] = {}
+        # Of each block's predictor, which changes in the block's own rounds alone.
+        self._accuracy: list[float | None] = []
+
+    def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Tree | None:
+        """Return the state after the last round that is kept here; None: the folder is new.
+
+        An InputError if the folder holds another run.
+        """
+        self._strategy = strategy
+        state = {"strategy": strategy.state_dict(), "generators": generators.save()}
+        self._identity = identity_of(state["strategy"], initial_arrays)
+        self._config = config_of(self._identity, strategy.schedule, strategy.mixed.config)
+        saved = self._checkpoints.latest()
+        if saved is None:
+            self._begin_anew(state, initial_arrays)
+            return None
+        self._refuse_another(saved.tree)
+        self._run, self._accuracy = saved.run, list(saved.tree["accuracy"])
+        self._metrics = MetricsFile(self._path / "metrics.jsonl", self._run, saved.metrics[0])
+        self._write_config()
+        return {"strategy": saved.tree["strategy"], "generators": saved.tree["generators"]}
+
+    def keep(self, state: Tree, rounds: Sequence[FoldedRound]) -> None:
+        """Write the lines of the rounds that are over, then the checkpoint, which says where the lines end."""
+        # A run that goes on has not ended; its versions stay.
+        (self._path / FINAL / MANIFEST).unlink(missing_ok=True)
+        assert self._metrics is not None, "begin comes first"
+        for record in rounds:
+            self._accuracy[record.slot.block] = accuracy_of(record)
+            self._metrics.append(row_of(record, self._accuracy))
+        self._save(state)
+
+    def end(self) -> None:
+        """Publish the predictors; nothing if the newest ones are published already."""
+        trained = self._strategy.trained
+        if trained is not None and not self._is_published(trained.server_round):
+            publish(self._path, self._publication())
+            settle(self._path)
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
+    # --- Beginning ----------------------------------------------------------------------------------------------------
+
+    def _begin_anew(self, state: Tree, initial: ArrayRecord) -> None:
+        """Make the files; the checkpoint of round 0 comes last, and lets a run go on that is killed in its first."""
+        rows = self._path / "metrics.jsonl"
+        if (rows.exists() and rows.stat().st_size) or any((self._path / one).exists() for one in (VERSIONS, FINAL)):
+            raise InputError(f"{self._path} holds a run without its checkpoint, which cannot go on; "
+                             "choose another run_dir, or empty it")  # fmt: skip
+        self._run, self._accuracy = new_identity(), [None] * len(self._strategy.schedule.names)
+        arrays = {name: array.numpy() for name, array in initial.items()}
+        replace_file(self._path / "initial.safetensors", model_bytes(arrays, "initial_arrays"))
+        self._write_config()
+        self._metrics = MetricsFile(rows, self._run)
+        self._save(state)
+
+    def _refuse_another(self, saved: Tree) -> None:
+        theirs = saved.get("about") if isinstance(saved, dict) else None
+        if not isinstance(theirs, dict):
+            raise InputError(f"{self._path} holds a run that start() did not make; choose another run_dir")
+        if place := first_difference(theirs, self._identity):
+            # Their values whole: a place alone says little.
+            what = next((one for one in self._identity if place.startswith(one)), "")
+            raise InputError(
+                f"{self._path} holds a run with another {place}: its {what} is {shown(theirs.get(what))}, not "
+                f"{shown(self._identity.get(what))}; start it as it was, or choose another run_dir"
+            )
+
+    def _write_config(self) -> None:
+        text = yaml.safe_dump(self._config, sort_keys=False, allow_unicode=True)
+        replace_file(self._path / "config.yaml", text.encode())
+
+    # --- Going on and ending ------------------------------------------------------------------------------------------
+
+    def _save(self, state: Tree) -> None:
+        assert self._metrics is not None, "begin comes first"
+        self._metrics.sync()
+        trained = self._strategy.trained
+        tree = {"about": self._identity, **state, "accuracy": self._accuracy}
+        server_round = trained.server_round if trained else 0
+        self._checkpoints.save(RunCheckpoint(self._run, server_round, tree, (self._metrics.mark(),)))
+
+    def _is_published(self, server_round: int) -> bool:
+        try:
+            manifest = read_manifest(self._path / FINAL)
+        except DamagedError:
+            return False
+        return bool(manifest["run"] == self._run and manifest["slot"]["server-round"] == server_round)
+
+    def _publication(self) -> Publication:
+        strategy = self._strategy
+        assert strategy.trained is not None, "nothing is trained"
+        blocks, models = strategy.schedule.names, strategy.predictors.models
+        return Publication(
+            run=self._run,
+            slot=strategy.trained,
+            strategy=self._config["strategy"],
+            blocks=blocks,
+            predictors=tuple(
+                {name: array.numpy() for name, array in models[block].items()} if block in models else None
+                for block in blocks
+            ),
+            folded=tuple(strategy.predictors.folded.get(block, 0) for block in blocks),
+            schedule=schedule_of_run(strategy.schedule),
+            config=self._config,
+            scores=tuple(self._accuracy),
+        )
+
+
+def _absolute(run_dir: str | Path) -> Path:
+    if not isinstance(run_dir, str | Path) or not str(run_dir):
+        raise InputError(f"run_dir must be the path of a folder, got {shown(run_dir)}")
+    path = Path(run_dir).expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise InputError(f"run_dir {path} is no folder; choose another")
+    return path
