@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perennial.client.engines.base import Chain, Trained, Vector, Work
+from perennial.common.task.task import Task
 
 # Judged rows are taken in parts, so that memory stays bounded.
 PART = 256
@@ -16,6 +17,9 @@ PART = 256
 
 class TorchEngine(ABC):
     """Chains are trained one after another, so that a chain's bits do not depend on the others."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
 
     def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
         """Return one result a chain; both chains see the same batches."""

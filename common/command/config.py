@@ -64,6 +64,7 @@ class RunConfig:
         0, "in block m, counted from 0, label y stands as y + m times this, modulo the labels", least=0
     )
     client_skew: float = _real(1.0, "fraction of a block that is sorted by label before it is cut", least=0, most=1)
+    task: str = _word("classification", "what is learnt: classification, binary, regression or package.module:name")
     model: str = _word(AUTO, "cnn, mlp, linear or package.module:factory; auto: by the data's shape")
     cycles: int = _whole(5, "passes over all blocks, C", least=1)
     rounds_per_block: int = _whole(10, "rounds before the next block, E", least=1)

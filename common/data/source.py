@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from perennial.common.command.config import AUTO, RunConfig
+from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec, utc_now
 from perennial.common.data import datasets, partition
 from perennial.common.data.datasets import CutDataset, Shard, Shards
+from perennial.common.data.examples import Signature
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.timed import TimedFolder
-from perennial.common.task.models import default_for
+from perennial.common.task.ready import model_for, open_task
 
 # What a server without data assumes where it is not told.
 DEFAULT_CLASSES = 10
@@ -34,6 +35,10 @@ class NoData:
     classes: int
     blocks: int
     clients: tuple[int, ...] = ()
+
+    @property
+    def signature(self) -> Signature:
+        return Signature.labelled(self.shape, self.classes)
 
     def shard(self, client: int, block: int) -> Shard:
         raise InputError(f"client {client} has no data here")
@@ -73,8 +78,7 @@ def open_folder(path: Path, config: RunConfig) -> Shards:
 def resolved(config: RunConfig, shards: Shards) -> RunConfig:
     """Return ``config`` with what the data decides: blocks, clients and the model."""
     clients = len(shards.clients) or config.clients
-    model = default_for(shards.shape) if config.model == AUTO else config.model
-    return config.with_data(shards.blocks, clients, model)
+    return config.with_data(shards.blocks, clients, model_for(open_task(config.task), config.model, shards.signature))
 
 
 def _shared(make: Callable[_P, _T]) -> Callable[_P, _T]:
