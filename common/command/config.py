@@ -50,7 +50,11 @@ class RunConfig:
     """Every setting of one run; the paper's symbol is named where there is one."""
 
     strategy: str = _word("mc-psgd", "the algorithm", STRATEGIES)
-    data: str = _word("digits", "digits, cifar10, cifar100, mnist, fashion-mnist, an .npz file, or a folder of shards")
+    data: str = _word(
+        "digits",
+        "digits, cifar10, cifar100, mnist, fashion-mnist, an .npz file, a folder of shards, the .yaml file of a table, "
+        "or package.module:name",
+    )
     blocks: int = _whole(5, "data distributions in a cycle, M", least=1)
     clients: int = _whole(20, "clients in all, N", least=1)
     labels_per_block: int = _whole(4, "labels that a block holds", least=1)

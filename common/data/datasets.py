@@ -136,7 +136,8 @@ def load(name: str) -> Dataset:
     if name.endswith(".npz"):
         return _from_npz(Path(name))
     raise InputError(
-        f"data must be digits, {', '.join(TORCHVISION)}, a path to an .npz file or a folder of shards, got {name!r}"
+        f"data must be digits, {', '.join(TORCHVISION)}, a path to an .npz file, to a folder of shards or to the .yaml "
+        f"file of a table, or package.module:name, got {name!r}"
     )
 
 

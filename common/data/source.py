@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec, utc_now
-from perennial.common.data import datasets, partition
+from perennial.common.data import datasets, partition, sources
 from perennial.common.data.datasets import CutDataset, Shard, Shards
 from perennial.common.data.examples import Signature
 from perennial.common.data.shards import ShardFolder
@@ -48,9 +48,11 @@ class NoData:
 
 
 def open_shards(config: RunConfig) -> Shards:
-    """Return the data that ``config`` names: cut from a data set, or a folder of shards."""
+    """Return the data that ``config`` names: a source's, a folder of shards, or cut from a data set."""
     if config.shape:
         return NoData(_shape(config.shape), config.classes or DEFAULT_CLASSES, config.blocks)
+    if (source := sources.find(config.data)) is not None:
+        return sources.opened(source, config)
     if Path(config.data).is_dir() or ("/" in config.data and not config.data.endswith(".npz")):
         return open_folder(Path(config.data), config)
     return _cut(
