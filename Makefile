@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint test-deploy fuzz paper paper-quick bench clean
+.PHONY: help demo test lint test-install test-deploy fuzz paper paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -28,8 +28,12 @@ $(VENV)/dev: $(VENV)/pip pyproject.toml
 demo: $(VENV)/simulation ## FedAvg forgets, MM-PSGD and MC-PSGD do not: a table and runs/demo/report.html in a minute
 	$(BIN)/flower-simulation run simulation/experiments/demo.yaml --overwrite
 
-test: lint ## the gate: ruff, mypy --strict, and the tests (all but the slow ones of test-deploy)
-	$(BIN)/pytest -q --numprocesses 2 --dist loadfile
+# What the tests print is kept in build/gate.log; if they fail, under a name that the next run leaves alone.
+test: lint ## the gate: ruff, mypy --strict, and the tests (all but the slow ones of test-install and test-deploy)
+	@mkdir -p build && rm -f build/gate.code
+	{ $(BIN)/pytest -q --numprocesses 2 --dist loadfile 2>&1; echo $$? >build/gate.code; } | tee build/gate.log
+	@code=$$(cat build/gate.code); test $$code -eq 0 || { kept=build/gate-failed-$$(date +%Y%m%d-%H%M%S).log; \
+		cp build/gate.log $$kept; echo "the tests failed; what they printed is kept in $$kept"; exit $$code; } >&2
 
 lint: $(VENV)/dev ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -51,6 +55,15 @@ paper-quick: $(VENV)/simulation ## the same in minutes, on digits
 bench: $(VENV)/simulation ## seconds a round, ours beside stock Flower's; by clients and model size
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.scaling
+
+# build/lib would bring what an earlier build had, also if it is gone from the tree.
+test-install: $(VENV)/dev ## the wheel as users have it: pip install in a clean environment; with all extras, the demo
+	rm -rf build/clean build/lib && $(BIN)/pip wheel --quiet --no-deps --wheel-dir build/clean .
+	$(PYTHON) -m venv build/clean/venv && build/clean/venv/bin/pip install --quiet build/clean/*.whl
+	cd build/clean && venv/bin/python -c 'import perennial.server.strategies, sys; assert "torch" not in sys.modules'
+	cd build/clean && ! venv/bin/python -c 'import torch' 2>/dev/null
+	cd build/clean && for name in client server simulation; do venv/bin/flower-$$name --help >/dev/null || exit 1; done
+	$(BIN)/pytest -q --numprocesses 2 --dist loadfile -m "slow or not slow" tests/install
 
 test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
 	$(BIN)/pytest -q -m "slow or not slow" tests/deploy

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from perennial.client.engines import choose
-from perennial.client.engines.base import Chain, Engine, Work
+from perennial.client.engines.engine import Engine, Received, Work
 from perennial.common.data.examples import Signature
 from perennial.common.task import models
 from perennial.common.wire.layout import Layout
@@ -32,7 +32,7 @@ def main() -> None:
     module = models.build("cnn", SHAPE, CLASSES)
     forward, backward = flops(module)
     arrays = models.arrays_of(module)
-    chain = Chain(Layout.of(arrays).flatten(arrays), 0.01)
+    chain = Received(Layout.of(arrays).flatten(arrays), 0.01)
     work = clients(arguments.clients, arguments.iterations)
     training = [Work(one.client, one.x, one.y, one.steps, one.judged[:0]) for one in work]
     engines = [

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from perennial.common.command.flower import end
+
 
 def family(root: int) -> set[int]:
     """Return ``root`` and all processes below it."""
@@ -50,9 +52,4 @@ def running(command: Sequence[str], log: Path, environment: Mapping[str, str]) -
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, 20)

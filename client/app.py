@@ -10,9 +10,10 @@ from flwr.app import Context, Message, UserConfigValue
 from flwr.clientapp import ClientApp
 
 from perennial.client import engines
-from perennial.client.engines.base import Chain, Engine, Work
+from perennial.client.engines.engine import Engine, Received, Work
 from perennial.client.hosting import Hosted, hosted
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
+from perennial.common.command.typed_keys import key_of
 from perennial.common.data.examples import Signature
 from perennial.common.task.models import arrays_of
 from perennial.common.task.ready import build, open_task
@@ -42,7 +43,7 @@ def train(message: Message, context: Context) -> Message:
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=order.report_loss)
     rates = {MIXED: config.lr_mixed, SEPARATE: config.lr_separate}
-    results = engine.train([Chain(model, rates[chain]) for chain, model in received.items()], work)
+    results = engine.train([Received(model, rates[chain]) for chain, model in received.items()], work)
     for chain, result in zip(received, results, strict=True):
         _check_finite(order, chain, work, result.train_losses)
     losses = {chain: float(result.losses.mean()) for chain, result in zip(received, results, strict=True)}

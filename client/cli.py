@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, flower
+from perennial.common.command import console, extras, flower
 from perennial.common.command.address import check_authority, check_insecure, parse_address, readable
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError
@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _main(arguments: argparse.Namespace) -> int:
     console.log_to_console(verbose=arguments.verbose)
+    extras.need("app")
     host, _ = parse_address(arguments.server)
     arguments.insecure |= arguments.insecure_anywhere
     _check_security(arguments, host)

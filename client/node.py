@@ -11,11 +11,12 @@ from typing import Protocol, TypeVar
 
 from flwr.app import Context, Error, Message, UserConfig
 
-from perennial.client.link.connection import HEARTBEAT, Announced, Refused, Unreachable
+from perennial.client.link.connection import HEARTBEAT, Announced
+from perennial.client.link.failures import Refused, Unreachable
 from perennial.common.wire.pacing import backoff, pause
 
 T = TypeVar("T")
-ClientApp = Callable[[Message, Context], Message]
+App = Callable[[Message, Context], Message]
 # Flower's code for a ClientApp that raised.
 _APP_RAISED = 2
 # Between questions to a server that answers at once, a stock SuperLink.
@@ -25,7 +26,8 @@ _LEAST, _MOST = 0.05, 3.0
 class Server(Protocol):
     """What a node needs of the server; ``perennial.client.link.connection.Connection`` fills it."""
 
-    waits: bool
+    @property
+    def waits(self) -> bool: ...
 
     def activate(self) -> int: ...
     def heartbeat(self) -> None: ...
@@ -41,7 +43,7 @@ class Node:
     def __init__(
         self,
         connect: Callable[[], Server],
-        app: ClientApp,
+        app: App,
         node_config: UserConfig,
         *,
         stop: threading.Event,

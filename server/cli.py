@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, flower
+from perennial.common.command import console, extras, flower
 from perennial.common.command.address import check_insecure, check_pair
 from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
@@ -37,6 +36,7 @@ def _main(arguments: argparse.Namespace) -> int:
         from perennial.server.link import stock
 
         return stock.attach(config, arguments)
+    extras.need("app")
     _check_listener(arguments)
     if arguments.runtime == "quick" and not flower.matches():
         say(f"flower-server: {flower.mismatch()}")
@@ -111,8 +111,8 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
 
 def _report(folder: Path) -> None:
     """Write report.html where the libraries for it are installed; a server needs no figures to do its work."""
-    if importlib.util.find_spec("matplotlib") is None:
-        say("no report.html: its figures need perennial-fl[simulation]")
+    if "matplotlib" in extras.missing("simulation"):
+        say(f"no report.html, whose figures need matplotlib: {extras.install('simulation')}")
         return
     from perennial.server.report import html, reading
 

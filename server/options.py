@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from perennial.common.command import unique_yaml
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import key_of
 
 # A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise.
 DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0}

@@ -10,9 +10,10 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from perennial.common.command import console
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command import console, extras
+from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import key_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    extras.need("simulation")
     from perennial.server.report import html, reading, table
     from perennial.simulation.experiment import load
     from perennial.simulation.passes import run_experiment

@@ -30,6 +30,8 @@ from perennial.server.link.local_grid import (
 LOG = logging.getLogger("perennial")
 # Silence of this many seconds makes the grid look whether Ray itself is there.
 _LOOK_SECONDS = 5.0
+# Workers import torch before they can answer, which on a busy machine takes more than the wait for an identity.
+_START_SECONDS = 300.0
 
 
 class Worker:
@@ -75,7 +77,10 @@ class RayGrid(LocalGrid):
         self._pending: dict[Any, tuple[Message, Any]] = {}
 
     def begin(self, nodes: int, run_config: UserConfig) -> None:
-        """Start a run on ``nodes`` SuperNodes, on the workers of the last one: new ones take seconds to import."""
+        """Start a run on ``nodes`` SuperNodes, on the workers of the last one: new ones take seconds to import.
+
+        Returns when the new ones can answer, or after ``_START_SECONDS``; who is there then is the roster's business.
+        """
         take_identity()
         self._run_config, self._pending = run_config, {}
         self._configs = {
@@ -83,13 +88,17 @@ class RayGrid(LocalGrid):
         }
         for worker in self._workers:
             worker.begin.remote(run_config)
+        starting = []
         while len(self._workers) < min(self._most_workers, nodes):
-            self._workers.append(self._spawn())
+            worker, begun = self._spawn()
+            self._workers.append(worker)
+            starting.append(begun)
+        _wait_for(starting)
 
-    def _spawn(self) -> Any:
+    def _spawn(self) -> tuple[Any, Any]:
+        """Return a new worker, and the reference that is ready when it has begun the run."""
         worker = self._actor_class.remote([os.getcwd()])
-        worker.begin.remote(self._run_config)
-        return worker
+        return worker, worker.begin.remote(self._run_config)
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self._configs)
@@ -149,9 +158,18 @@ class RayGrid(LocalGrid):
             if worker in self._workers:
                 LOG.warning("a worker died (%s); a new one takes its place", type(error).__name__)
                 ray.kill(worker)
-                self._workers[self._workers.index(worker)] = self._spawn()
+                self._workers[self._workers.index(worker)], _ = self._spawn()
             return node_died(sent, f"worker died: {type(error).__name__}")
         return reply
+
+
+def _wait_for(references: list[Any]) -> None:
+    """Return when all are ready or failed, or after ``_START_SECONDS``."""
+    deadline = time.monotonic() + _START_SECONDS
+    while references and (left := deadline - time.monotonic()) > 0:
+        ready, references = ray.wait(references, num_returns=len(references), timeout=min(left, _LOOK_SECONDS))
+        if not ready:
+            _check_ray()
 
 
 def _check_ray() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -21,6 +22,10 @@ from tests.reference import Data
 
 if TYPE_CHECKING:
     from perennial.simulation.ray_grid import RayGrid
+
+# A shell lets what it runs in the background ignore Ctrl-C, and processes inherit that: those under test must hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no fault of the code.
 settings.register_profile("patient", deadline=None)
@@ -87,6 +92,9 @@ def shared_grid() -> Iterator[RayGrid]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.__enter__()
+        # On a busy machine Ray may have started at its second attempt, and left the processes of the first one to the
+        # garbage collector, which would warn in the middle of some test.
+        gc.collect()
     grid = RayGrid(2)
     yield grid
     # Ray leaves its processes to the garbage collector while they still end, which warns.

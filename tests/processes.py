@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from uuid import uuid4
 
 from benchmarks.processes import command_line, family, wait_until
+from perennial.common.command import flower
 
 MARK = "PERENNIAL_CHAOS"
-COMMAND = Path(sys.executable).with_name("flower-simulation")
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
+COMMAND = flower.command("flower-simulation")
 
 
 def environment(**extra: str) -> dict[str, str]:
     """Return the environment of a subprocess: quiet, and tied to no cluster."""
-    kept = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    return {**kept, **QUIET, **extra}
+    kept = {key: value for key, value in flower.environment().items() if key != "RAY_ADDRESS"}
+    return {**kept, "RAY_USAGE_STATS_ENABLED": "0", **extra}
 
 
 def run_command(*arguments: str | Path, cwd: Path, timeout: float = 800) -> subprocess.CompletedProcess[str]:
@@ -43,6 +39,13 @@ def run_command(*arguments: str | Path, cwd: Path, timeout: float = 800) -> subp
 def descendants(pid: int) -> dict[int, str]:
     """Return the command lines of all processes below ``pid``, by process id."""
     return {child: line for child in family(pid) - {pid} if (line := command_line(child))}
+
+
+def kill(pid: int, line: str) -> None:
+    """Kill a process unless it is gone, or its id is another's by now; it may also end at this very moment."""
+    if command_line(pid) == line:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def worker_pids() -> list[int]:

@@ -9,18 +9,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from perennial.client.engines.base import Chain, Engine, Work
 from perennial.client.engines.compiler import NoCompiler
+from perennial.client.engines.engine import Engine, Received, Work
 from perennial.client.engines.loop import LoopEngine
 from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.network import Unsupported
 from perennial.client.engines.stacked import StackedEngine
-from perennial.common.command.config import AUTO, ENGINES
+from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.examples import Signature
-from perennial.common.task.optimisers import PLAIN
+from perennial.common.task.learning_task import Task, collate
+from perennial.common.task.local_optimisers import PLAIN
 from perennial.common.task.ready import classification, cross_entropy
-from perennial.common.task.task import Task, collate
 
 
 def choose(name: str, module: nn.Module, signature: Signature, threads: int = 1, task: Task = classification) -> Engine:
@@ -83,7 +84,7 @@ def _stacked(module: nn.Module, signature: Signature, task: Task) -> StackedEngi
     work = [Work(client, x, y, rows, rows[0]) for client in (0, 1)]
     try:
         with torch.random.fork_rng(devices=[]):
-            engine.train([Chain(torch.cat(state).cpu().numpy(), 0.0)], work)
+            engine.train([Received(torch.cat(state).cpu().numpy(), 0.0)], work)
     except (RuntimeError, ValueError) as error:
         raise Unsupported(f"vmap refuses it ({str(error).splitlines()[0]})") from error
     return engine

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from perennial.client.engines.base import Chain, Rows, Trained, Vector, Work, check_size
+from perennial.client.engines.engine import Received, Trained, Work, check_size
 from perennial.client.engines.torch_engine import PART, TorchEngine
+from perennial.common.data.partition import Rows
+from perennial.common.task.learning_task import Task
 from perennial.common.task.ready import classification, cross_entropy
-from perennial.common.task.task import Task
+from perennial.common.wire.chains import Vector
 
 
 class LoopEngine(TorchEngine):
@@ -33,7 +35,7 @@ class LoopEngine(TorchEngine):
         self._state = list(self._module.state_dict(keep_vars=True).values())
         self._trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
 
-    def _train_chain(self, chain: Chain, work: Sequence[Work]) -> Trained:
+    def _train_chain(self, chain: Received, work: Sequence[Work]) -> Trained:
         losses = self._judge_model(chain.params, work)
         total = np.zeros(chain.params.shape, np.float64)
         train_losses = np.empty(len(work))

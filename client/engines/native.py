@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from perennial.client.engines import compiler, network
-from perennial.client.engines.base import Chain, Trained, Vector, Work, check_size
+from perennial.client.engines.engine import Received, Trained, Work, check_size
 from perennial.common.data.datasets import PIXELS
 from perennial.common.data.examples import Inputs, Targets
+from perennial.common.wire.chains import Vector
 
 _FIELDS = 9
 _ROW, _LABEL = 1, 2
@@ -37,7 +38,7 @@ class NativeEngine:
         self._size = int(self._library.perennial_parameters())
         assert self._size == sum(value.numel() for value in module.state_dict().values())
 
-    def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
+    def train(self, chains: Sequence[Received], work: Sequence[Work]) -> list[Trained]:
         """Return one result a chain; both chains see the same batches."""
         models = self._stack([chain.params for chain in chains])
         lrs = np.array([chain.lr for chain in chains], np.float32)

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from perennial.client.engines.base import Chain, Trained, Vector, Work, check_size
+from perennial.client.engines.engine import Received, Trained, Work, check_size
 from perennial.client.engines.network import Unsupported
 from perennial.client.engines.torch_engine import PART, TorchEngine
 from perennial.common.command.errors import InputError
-from perennial.common.task.optimisers import NUMBER_BY_NUMBER
+from perennial.common.task.learning_task import Batch, Task
+from perennial.common.task.local_optimisers import NUMBER_BY_NUMBER
 from perennial.common.task.ready import classification
-from perennial.common.task.task import Batch, Task
+from perennial.common.wire.chains import Vector
 
 # Numbers that one stack of clients may hold, counting weights, gradients and activations.
 _BUDGET = 1 << 26
@@ -47,7 +48,7 @@ class StackedEngine(TorchEngine):
             raise Unsupported(f"{extra} is a buffer or a shared parameter")
         self._size = sum(value.numel() for value in state.values())
 
-    def _train_chain(self, chain: Chain, work: Sequence[Work]) -> Trained:
+    def _train_chain(self, chain: Received, work: Sequence[Work]) -> Trained:
         losses = self._judge_model(chain.params, work)
         total = np.zeros(self._size, np.float64)
         train_losses = np.full(len(work), np.nan)
@@ -58,7 +59,7 @@ class StackedEngine(TorchEngine):
             train_losses[stack] = taken
         return Trained((total / len(work)).astype(np.float32), train_losses, losses)
 
-    def _steps(self, chain: Chain, work: Sequence[Work]) -> tuple[Tensor, NDArray[np.float64]]:
+    def _steps(self, chain: Received, work: Sequence[Work]) -> tuple[Tensor, NDArray[np.float64]]:
         """Return the stack's models, (k, P), and the mean losses, (k,)."""
         stacked = self._tensor(chain.params).repeat(len(work), 1)
         weights = self._views(stacked)

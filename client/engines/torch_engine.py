@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.client.engines.base import Chain, Trained, Vector, Work
-from perennial.common.task.task import Task
+from perennial.client.engines.engine import Received, Trained, Work
+from perennial.common.task.learning_task import Task
+from perennial.common.wire.chains import Vector
 
 # Judged rows are taken in parts, so that memory stays bounded.
 PART = 256
@@ -21,7 +22,7 @@ class TorchEngine(ABC):
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
+    def train(self, chains: Sequence[Received], work: Sequence[Work]) -> list[Trained]:
         """Return one result a chain; both chains see the same batches."""
         if not work:
             raise ValueError("an order needs at least one client, got none")
@@ -32,7 +33,7 @@ class TorchEngine(ABC):
         return [self._judge_model(model, work) for model in models]
 
     @abstractmethod
-    def _train_chain(self, chain: Chain, work: Sequence[Work]) -> Trained: ...
+    def _train_chain(self, chain: Received, work: Sequence[Work]) -> Trained: ...
 
     @abstractmethod
     def _judge_model(self, model: Vector, work: Sequence[Work]) -> NDArray[np.float64]: ...

@@ -7,7 +7,6 @@ hands them to the ClientApp that is installed on the device, and pushes the repl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,51 +20,32 @@ from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
-    PullMessagesRequest,
-    PullMessagesResponse,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
     UnregisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
-from flwr.proto.node_pb2 import Node
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.proto.run_pb2 import GetRunRequest
-from flwr.supercore.error import FlowerError
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
-    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
-from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from perennial.common.wire import parts as batch
+from perennial.client.link.failures import Refused, failures
+from perennial.client.link.transfer import Transfer
 
 # The least that Flower accepts: the server marks a silent node offline after twice this many seconds.
 HEARTBEAT = 10.0
 _TIMEOUT = 10.0
-
-
-ProtobufMessage = PullMessagesRequest | PullObjectRequest | PushObjectRequest
-
-
-class Refused(Exception):
-    """The server answered, and said no. ``gone``: it does not know this node (any more), so activate again."""
-
-    def __init__(self, message: str, *, gone: bool) -> None:
-        super().__init__(message)
-        self.gone = gone
-
-
-class Unreachable(Exception):
-    """No answer; try again."""
 
 
 @dataclass(frozen=True)
@@ -95,26 +75,31 @@ class Connection:
         )
         # Silence, not duration: a slow upload is fine. Flower's 30 s would hold up the end of a process on a dead link.
         self._client._client.timeout = httpx.Timeout(_TIMEOUT)
-        self._node = Node()
-        self.waits = True
+        self._node = NodeProto()
+        self._transfer = Transfer(self._client)
         self._contexts: dict[int, Context] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether ``pull`` waits for an order at the server; a stock SuperLink answers at once."""
+        return self._transfer.waits
 
     def activate(self) -> int:
         """Go online; return the node id."""
-        with _Errors():
+        with failures():
             if not self._registered:
                 self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
                 self._registered = True
             reply = self._client.ActivateNode(
                 ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
             )
-        self._node = Node(node_id=reply.node_id)
+        self._node = NodeProto(node_id=reply.node_id)
         TaskIdentity.node_id = reply.node_id
         self._contexts.clear()
         return int(reply.node_id)
 
     def heartbeat(self) -> None:
-        with _Errors():
+        with failures():
             reply = self._client.SendNodeHeartbeat(
                 SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
             )
@@ -126,10 +111,8 @@ class Connection:
 
         Waits a few seconds for one where the server can (``waits``). A stock SuperLink names an order once only.
         """
-        head = PullMessagesRequest(node=self._node)
-        with _Errors():
-            answer = self._post(batch.WAIT, head, head.SerializeToString())
-            reply = PullMessagesResponse.FromString(answer) if self.waits else self._client.PullMessages(head)
+        with failures():
+            reply = self._transfer.pull_messages(self._node)
         if not reply.messages_list:
             return None
         return Announced(reply.messages_list[0].metadata.run_id, reply.message_object_trees[0])
@@ -137,9 +120,9 @@ class Connection:
     def fetch(self, order: Announced, node_config: UserConfig) -> tuple[Message, Context]:
         """Return the order's message and context; may be called again after a failure."""
         run_id, tree = order.run_id, order.tree
-        with _Errors():
+        with failures():
             context = self._context(run_id, node_config)
-            contents = self._pull_parts(run_id, tree)
+            contents = self._transfer.pull_parts(self._node, run_id, tree)
             # The order is here, whatever becomes of this; asked again after a failure, it might be gone.
             with contextlib.suppress(httpx.HTTPError):
                 self._client.ConfirmMessageReceived(
@@ -156,7 +139,7 @@ class Connection:
         """Send the reply, of which the ClientApp took ``seconds``; may be called again after a failure."""
         reply.metadata.__dict__["_message_id"] = reply.object_id
         run_id = reply.metadata.run_id
-        with no_object_id_recompute(), _Errors():
+        with no_object_id_recompute(), failures():
             objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
             answer = self._client.PushMessages(
                 PushMessagesRequest(
@@ -168,7 +151,7 @@ class Connection:
             )
             wanted = set(answer.objects_to_push)
             parts = ((object_id, objects[object_id].deflate()) for object_id in objects if object_id in wanted)
-            self._push_parts(run_id, answer.session_id, parts)
+            self._transfer.push_parts(self._node, run_id, answer.session_id, parts)
 
     def close(self, *, unregister: bool) -> None:
         """Go offline and disconnect; never raises."""
@@ -180,47 +163,6 @@ class Connection:
         except (httpx.HTTPError, RuntimeError):
             pass  # The server is away; it marks the node offline by itself.
         self._client.close()
-
-    def _pull_parts(self, run_id: int, tree: ObjectTree) -> dict[str, bytes]:
-        head = PullObjectRequest(node=self._node, run_id=run_id, object_id=tree.object_id)
-        contents = dict(batch.unpack(self._post(batch.PULL, head, head.SerializeToString())))
-        for part in iterate_object_tree(tree):
-            if part.object_id not in contents:
-                one = PullObjectRequest(node=self._node, run_id=run_id, object_id=part.object_id)
-                reply = self._client.PullObject(one)
-                if reply.object_found and not reply.object_available:
-                    # The server names an order before it has stored its last part.
-                    raise Unreachable("the order is not complete yet")
-                if not reply.object_available:
-                    raise Refused("the server withdrew an order while it was being fetched", gone=False)
-                contents[part.object_id] = reply.object_content
-        return contents
-
-    def _push_parts(self, run_id: int, session: str, parts: Iterable[tuple[str, bytes]]) -> None:
-        head = PushObjectRequest(node=self._node, run_id=run_id, session_id=session)
-        for some in batch.split(parts):
-            self._post(batch.PUSH, head, batch.pack([(batch.NOBODY, head.SerializeToString()), *some]))
-            if not self.waits:
-                for object_id, content in some:
-                    one = PushObjectRequest(object_id=object_id, object_content=content)
-                    one.MergeFrom(head)
-                    self._client.PushObject(one)
-
-    def _post(self, path: str, message: ProtobufMessage, body: bytes) -> bytes:
-        """Return the answer of one of the routes of ``batch``; nothing where the server does not have them."""
-        if not self.waits:
-            return b""
-        http = self._client._client
-        request = http.build_request(
-            "POST", self._client._base_url + path, content=body, headers={"content-type": batch.MEDIA_TYPE}
-        )
-        response = self._client._send(ProtobufRequestContext(path, message, request))
-        if response.status_code in (404, 405):
-            # A stock SuperLink, or a proxy before one.
-            self.waits = False
-            return b""
-        response.raise_for_status()
-        return response.content
 
     def _context(self, run_id: int, node_config: UserConfig) -> Context:
         if run_id not in self._contexts:
@@ -234,20 +176,3 @@ class Connection:
                 run_id: Context(run_id, self._node.node_id, node_config, RecordDict(), config, run.series_id)
             }
         return self._contexts[run_id]
-
-
-class _Errors:
-    """Turns httpx's errors into ``Refused`` and ``Unreachable``."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, httpx.HTTPStatusError):
-            status, flower = error.response.status_code, FlowerError.from_json(error.response.text)
-            if status >= 500:  # Also of a server that is being stopped.
-                raise Unreachable(f"the server answered {status}") from error
-            text = f"{flower.message} [{flower.code}]" if flower else f"HTTP {status}"
-            raise Refused(text, gone=status == 401) from error
-        if isinstance(error, httpx.HTTPError):
-            raise Unreachable(str(error) or type(error).__name__) from error

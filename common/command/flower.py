@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
+import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from perennial.common.command.errors import RunError
+
 # The version whose internals server/link and client/link were written for.
 VERSION = "1.41"
+# Below those that systems give away by themselves (Linux: from 32768 on). Flower's processes bind a port seconds after
+# it was chosen for them; one of the system's might be the end of somebody's connection by then.
+_PORTS = range(20_000, 32_000)
+_TRIED_PORTS = 200
 
 
 def command(name: str) -> str:
@@ -31,10 +40,23 @@ def environment(home: Path | None = None) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of loopback that nobody listens on, for a process that is about to be started."""
+    # A generator of its own: strategies may draw their nodes from the one that all share.
+    for port in random.SystemRandom().sample(_PORTS, _TRIED_PORTS):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RunError(f"{_TRIED_PORTS} ports of loopback were tried, and none was free; end what listens on them")
+
+
+def end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask a process to end, and make it after ``seconds``."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def matches() -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from perennial.common.command import extras
 from perennial.common.command.errors import InputError
 from perennial.common.data import npz, partition
 from perennial.common.data.examples import Inputs, Signature, Targets
@@ -192,8 +193,7 @@ def _download(name: str, path: Path) -> None:
         from torchvision import datasets
     except ImportError as error:
         raise InputError(
-            f"data {name} needs torchvision (pip install 'perennial-fl[datasets]'), "
-            f"or the file {path} put there by hand"
+            f"data {name} needs torchvision ({extras.install('datasets')}), or the file {path} put there by hand"
         ) from error
     source = getattr(datasets, TORCHVISION[name])
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,6 @@ from perennial.common.data.datasets import CutDataset, Shard, Shards
 from perennial.common.data.examples import Signature
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.timed import TimedFolder
-from perennial.common.task.ready import model_for, open_task
 
 # What a server without data assumes where it is not told.
 DEFAULT_CLASSES = 10
@@ -79,6 +78,9 @@ def open_folder(path: Path, config: RunConfig) -> Shards:
 
 def resolved(config: RunConfig, shards: Shards) -> RunConfig:
     """Return ``config`` with what the data decides: blocks, clients and the model."""
+    # Here, because it loads torch, which cutting data into shards does without.
+    from perennial.common.task.ready import model_for, open_task
+
     clients = len(shards.clients) or config.clients
     return config.with_data(shards.blocks, clients, model_for(open_task(config.task), config.model, shards.signature))
 

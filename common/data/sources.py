@@ -10,7 +10,7 @@ from perennial.common.command.errors import InputError, shown
 from perennial.common.command.naming import imported, is_name
 from perennial.common.data.datasets import Shard, Shards
 from perennial.common.data.examples import Signature
-from perennial.common.data.table import Table
+from perennial.common.data.timed_table import Table
 
 
 class Source(Protocol):

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec, utc_now
 from perennial.common.data.datasets import Described, Shard
+from perennial.common.data.partition import Rows
 from perennial.common.data.shards import ShardFolder, shard_path
-from perennial.common.data.timestamps import FILE, Rows, Samples, read_samples, rows_by_block
+from perennial.common.data.timestamps import FILE, Samples, read_samples, rows_by_block
 
 
 class TimedFolder(Described):

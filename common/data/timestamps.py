@@ -19,13 +19,13 @@ from perennial.common.cycle.clock import SECONDS_A_DAY, ClockSpec
 from perennial.common.cycle.week import MINUTES_A_WEEK
 from perennial.common.data import npz
 from perennial.common.data.examples import Inputs, Signature, Targets
+from perennial.common.data.partition import Rows
 
 FILE = "timestamps.npz"
 # 2100-01-01: all of our time in seconds is below it, all but its first weeks in milliseconds above.
 _LATEST = 4_102_444_800
 
 Times = NDArray[np.int64]
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from perennial.common.command.config import AUTO
 from perennial.common.command.errors import InputError
 from perennial.common.command.naming import imported, is_name
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.task import models
-from perennial.common.task.task import Batch, Score, Task, collate
+from perennial.common.task.learning_task import Batch, Score, Task, collate
 
 # --- classification ---------------------------------------------------------------------------------------------------
 

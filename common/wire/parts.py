@@ -48,13 +48,13 @@ def unpack(body: bytes) -> Iterator[tuple[str, bytes]]:
 
 def split(parts: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
     """Yield the parts in lists of at most ``MOST_BYTES`` (or of one part that is larger)."""
-    batch: list[tuple[str, bytes]] = []
+    some: list[tuple[str, bytes]] = []
     size = 0
     for object_id, content in parts:
-        if batch and size + len(content) > MOST_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append((object_id, content))
+        if some and size + len(content) > MOST_BYTES:
+            yield some
+            some, size = [], 0
+        some.append((object_id, content))
         size += len(content)
-    if batch:
-        yield batch
+    if some:
+        yield some

@@ -34,24 +34,24 @@ class Quarantine:
     strikes: dict[int, int] = field(default_factory=dict)
     until: dict[int, int] = field(default_factory=dict)
 
-    def reject(self, host: int, server_round: int) -> None:
-        self.strikes[host] = self.strikes.get(host, 0) + 1
-        if self.after and self.strikes[host] >= self.after:
-            self.until[host] = server_round + self.rounds
-            self.strikes[host] = 0
+    def reject(self, client: int, server_round: int) -> None:
+        self.strikes[client] = self.strikes.get(client, 0) + 1
+        if self.after and self.strikes[client] >= self.after:
+            self.until[client] = server_round + self.rounds
+            self.strikes[client] = 0
             LOG.warning("the node of client %d sits out until round %d: %d rejected updates in a row",
-                        host, self.until[host], self.after)  # fmt: skip
+                        client, self.until[client], self.after)  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what a checkpoint kept; JSON has made the clients' numbers text."""
-        self.strikes = {int(host): int(count) for host, count in saved["strikes"].items()}
-        self.until = {int(host): int(last) for host, last in saved["until"].items()}
+        self.strikes = {int(client): int(count) for client, count in saved["strikes"].items()}
+        self.until = {int(client): int(last) for client, last in saved["until"].items()}
 
-    def accept(self, host: int) -> None:
-        self.strikes.pop(host, None)
+    def accept(self, client: int) -> None:
+        self.strikes.pop(client, None)
 
-    def holds(self, host: int, server_round: int) -> bool:
-        return self.until.get(host, 0) >= server_round
+    def holds(self, client: int, server_round: int) -> bool:
+        return self.until.get(client, 0) >= server_round
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,14 @@ class Roster:
 
     def held(self, server_round: int) -> tuple[int, ...]:
         """Return the nodes that sit out; none where nobody would be left, since the round would then never end."""
-        held = tuple(node for node in self._nodes if self.quarantine.holds(self.host(node), server_round))
+        held = tuple(node for node in self._nodes if self.quarantine.holds(self.first_client(node), server_round))
         return held if len(held) < len(self._nodes) else ()
 
     def largest(self) -> int:
         """Return the most clients that a node hosts."""
         return max((len(identity.clients) for identity in self._nodes.values()), default=0)
 
-    def host(self, node: int) -> int:
+    def first_client(self, node: int) -> int:
         """Return the name that a node keeps over restarts: its lowest client."""
         return self._nodes[node].clients[0]
 

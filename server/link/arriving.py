@@ -1,4 +1,4 @@
-"""A node's reply while it arrives: the parts that the node has announced, within the room that the order leaves it."""
+"""A node's reply while it arrives: the parts that the node has announced, within what the order allows it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BadReply(Exception):
 
 
 @dataclass(frozen=True)
-class Room:
+class Allowance:
     """How many bytes a reply may take: those of the arrays of its order, since it answers with the models it was sent.
 
     data: of arrays. rest: of everything else, which is parsed and grows by that; so it has a bound of its own.
@@ -38,7 +38,7 @@ class Room:
     rest: int
 
     @classmethod
-    def of(cls, order: Message) -> Room:
+    def of(cls, order: Message) -> Allowance:
         # The same array in two records counts twice: it comes back as two.
         arrays = [array for record in order.content.array_records.values() for array in record.values()]
         return cls(sum(len(array.data) for array in arrays) + _SPARE, len(arrays) * _PER_ARRAY + _SPARE)
@@ -61,10 +61,10 @@ class ArrivingReply:
     are named by their hashes. So a tree cannot be deep, cyclic or endless, nor say anything of another message's parts.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, allowance: Allowance) -> None:
         # Names the upload in which the node sends the parts.
         self.upload = ""
-        self._room, self._data, self._rest = room, 0, 0
+        self._allowance, self._data, self._rest = allowance, 0, 0
         self._id, self._problem = "", ""
         self._parts: dict[str, bytes] = {}
 
@@ -75,7 +75,7 @@ class ArrivingReply:
         elif not self._id:
             self._id, self._rest = reply_id, _PER_PART * len(ids)
             self._parts = dict.fromkeys(ids, b"")
-            self._check_room(self._data)
+            self._check_size(self._data)
         elif (reply_id, ids) != (self._id, set(self._parts)):
             self._refuse("it was announced twice, and differently")
         return [object_id for object_id, content in self._parts.items() if not content]
@@ -89,7 +89,7 @@ class ArrivingReply:
         else:
             self._rest += len(content)
         self._parts[object_id] = content
-        self._check_room(self._data)
+        self._check_size(self._data)
         return not self._problem
 
     @property
@@ -100,7 +100,7 @@ class ArrivingReply:
     def read(self) -> Message:
         """Return the message. Whatever it raises is the node's doing; ``BadReply`` is for the operator to read."""
         if not self._problem:
-            self._check_room(sum(map(self._data_of, self._parts.values())))
+            self._check_size(sum(map(self._data_of, self._parts.values())))
         if self._problem:
             raise BadReply(f"the reply is refused: {self._problem}")
         message = inflate_object_from_contents(self._id, dict(self._parts))
@@ -121,11 +121,11 @@ class ArrivingReply:
         named: list[int] = json.loads(get_object_body(content, Array))["arraychunk_ids"]
         return sum(len(chunks[index]) for index in named)
 
-    def _check_room(self, data: int) -> None:
-        if data > self._room.data or self._rest > self._room.rest:
+    def _check_size(self, data: int) -> None:
+        if data > self._allowance.data or self._rest > self._allowance.rest:
             self._refuse(
                 f"it is larger than the models of its order: {data} bytes of arrays and {self._rest} of the rest, "
-                f"at most {self._room.data} and {self._room.rest}"
+                f"at most {self._allowance.data} and {self._allowance.rest}"
             )
 
     def _refuse(self, problem: str) -> None:

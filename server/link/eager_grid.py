@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as FlowerRun
 
 from perennial.common.command.errors import RunError
 from perennial.common.wire.pacing import pause
@@ -39,11 +39,11 @@ class EagerGrid(Grid):
         self._stop = stop or threading.Event()
         self._forget = forget or (lambda _: None)
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: FlowerRun) -> None:
         self._grid.set_run(run)
 
     @property
-    def run(self) -> Run:
+    def run(self) -> FlowerRun:
         return self._grid.run
 
     def create_message(

@@ -20,7 +20,7 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.routers import health
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
@@ -31,7 +31,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from perennial.server.link.link_grid import LinkGrid
 from perennial.server.link.link_state import LinkState
 from perennial.server.link.routes import Doorbell
-from perennial.server.link.routes import router as batch_router
+from perennial.server.link.routes import router as parts_router
 
 _NODE_HEARTBEAT = 30.0
 # Of a reply without its content, or of an error with its text.
@@ -65,7 +65,7 @@ class Link:
         app.state.enable_supernode_auth = keys_required
         app.state.doorbell = self.doorbell
         app.include_router(health.router)
-        app.include_router(batch_router)
+        app.include_router(parts_router)
         app.include_router(fleet_router, dependencies=[Depends(_only_own_replies)])
         return app
 
@@ -105,7 +105,7 @@ class Link:
 class LinkRun:
     """A run under way."""
 
-    def __init__(self, link: Link, run: Run, task: int) -> None:
+    def __init__(self, link: Link, run: FlowerRun, task: int) -> None:
         self.link, self.task = link, task
         self.grid = LinkGrid(link.state, link.doorbell, run)
 

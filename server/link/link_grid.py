@@ -17,9 +17,9 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as FlowerRun
 
-from perennial.server.link.arriving import BadReply, Room
+from perennial.server.link.arriving import Allowance, BadReply
 from perennial.server.link.link_state import LinkState
 from perennial.server.link.routes import Doorbell
 
@@ -39,16 +39,16 @@ class _Sent:
 class LinkGrid(Grid):
     """Flower's Grid, reading and writing the link state directly."""
 
-    def __init__(self, state: LinkState, doorbell: Doorbell, run: Run) -> None:
+    def __init__(self, state: LinkState, doorbell: Doorbell, run: FlowerRun) -> None:
         self._state, self._run, self._doorbell = state, run, doorbell
         self._looked = 0.0
         self._sent: dict[str, _Sent] = {}
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: FlowerRun) -> None:
         self._run = run
 
     @property
-    def run(self) -> Run:
+    def run(self) -> FlowerRun:
         return self._run
 
     def create_message(
@@ -65,7 +65,7 @@ class LinkGrid(Grid):
 
     def _push(self, message: Message) -> str:
         order_id = message.metadata.__dict__["_message_id"] = message.object_id
-        self._state.expect(order_id, Room.of(message))
+        self._state.expect(order_id, Allowance.of(message))
         with no_object_id_recompute():
             objects, tree = get_all_nested_objects(message), get_object_tree(message)
             session = self._state.start_session(self._run.run_id)

@@ -14,7 +14,7 @@ from flwr.supercore.inflatable.inflatable_object import get_object_id
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.federation import FederationManager
 
-from perennial.server.link.arriving import ArrivingReply, Room, names
+from perennial.server.link.arriving import Allowance, ArrivingReply, names
 
 
 class LinkState(InMemoryLinkState):
@@ -27,10 +27,10 @@ class LinkState(InMemoryLinkState):
         # By the name of the upload, a secret between the node and the server.
         self._uploads: dict[str, ArrivingReply] = {}
 
-    def expect(self, order_id: str, room: Room) -> None:
+    def expect(self, order_id: str, allowance: Allowance) -> None:
         """Take one reply to an order that is about to be stored."""
         with self.lock:
-            self._replies[order_id] = ArrivingReply(room)
+            self._replies[order_id] = ArrivingReply(allowance)
 
     def reply_to(self, order_id: str) -> ArrivingReply | None:
         """Return the reply to an order, as far as it is there."""

@@ -18,7 +18,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# A request carries at most one batch of parts (32 MiB) or one part and its wrapping.
+# A request carries at most one row of parts (32 MiB) or one part and its wrapping.
 MOST_BYTES = 64 * 2**20
 _START_SECONDS = 30.0
 

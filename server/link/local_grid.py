@@ -7,7 +7,7 @@ from uuid import uuid4
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 
 RUN_ID = 1
@@ -41,12 +41,12 @@ def node_died(message: Message, reason: str) -> Message:
 class LocalGrid(Grid):
     """The part of a Grid that is the same for every grid in one process: it has one run, its own."""
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: FlowerRun) -> None:
         raise RuntimeError(f"a {type(self).__name__} has one run, its own")
 
     @property
-    def run(self) -> Run:
-        return Run.create_empty(RUN_ID)
+    def run(self) -> FlowerRun:
+        return FlowerRun.create_empty(RUN_ID)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None

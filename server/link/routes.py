@@ -1,4 +1,4 @@
-"""The routes of ``batch``, beside Flower's fleet router and under the same checks."""
+"""The routes of ``parts``, beside Flower's fleet router and under the same checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr.superlink.routers.fleet.node_auth import authenticate_node
 from flwr.superlink.servicer.fleet import fleet_handlers
 from starlette.concurrency import run_in_threadpool
 
-from perennial.common.wire import parts as batch
+from perennial.common.wire import parts
 
 router = APIRouter()
 # Seconds that a node waits once the run is over, lest it asks again and again while the server ends.
@@ -57,7 +57,7 @@ class Doorbell:
                 del self._waiting[node_id]
 
 
-@router.post(batch.WAIT)
+@router.post(parts.WAIT)
 async def wait(request: Request) -> Response:
     """Answer like pull-messages, but wait for a message first; a node that hung up in the meantime is given none."""
     head = PullMessagesRequest.FromString(await request.body())
@@ -70,25 +70,25 @@ async def wait(request: Request) -> Response:
         answer = await run_in_threadpool(_next, request, head)
         if not answer:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), _MOMENT if bell.closed else batch.PATIENCE)
+                await asyncio.wait_for(event.wait(), _MOMENT if bell.closed else parts.PATIENCE)
             if event.is_set() and not bell.closed and not await request.is_disconnected():
                 answer = await run_in_threadpool(_next, request, head)
     finally:
         bell.forget(head.node.node_id, event)
-    return Response(answer, media_type=batch.MEDIA_TYPE)
+    return Response(answer, media_type=parts.MEDIA_TYPE)
 
 
-@router.post(batch.PULL)
+@router.post(parts.PULL)
 async def pull_parts(request: Request) -> Response:
     """Return the parts of the message that the request names, as many as fit; the node fetches the rest one by one."""
-    return Response(await run_in_threadpool(_pull, request, await request.body()), media_type=batch.MEDIA_TYPE)
+    return Response(await run_in_threadpool(_pull, request, await request.body()), media_type=parts.MEDIA_TYPE)
 
 
-@router.post(batch.PUSH)
+@router.post(parts.PUSH)
 async def push_parts(request: Request) -> Response:
     """Store the parts; the first 'part' of the body is the request that says who sends them, and in which session."""
     await run_in_threadpool(_push, request, await request.body())
-    return Response(media_type=batch.MEDIA_TYPE)
+    return Response(media_type=parts.MEDIA_TYPE)
 
 
 def _next(request: Request, head: PullMessagesRequest) -> bytes:
@@ -108,34 +108,34 @@ def _pull(request: Request, body: bytes) -> bytes:
         tree = state.object_store.get_object_tree(head.object_id)
     except NoObjectInStoreError:
         return b""
-    parts: list[tuple[str, bytes]] = []
+    pairs: list[tuple[str, bytes]] = []
     size = 0
     for part in iterate_object_tree(tree):
         one = PullObjectRequest(node=head.node, run_id=head.run_id, object_id=part.object_id)
         reply = fleet_handlers.pull_object(one, state)
         size += len(reply.object_content)
-        if not reply.object_available or (parts and size > batch.MOST_BYTES):
+        if not reply.object_available or (pairs and size > parts.MOST_BYTES):
             break
-        parts.append((part.object_id, reply.object_content))
-    return batch.pack(parts)
+        pairs.append((part.object_id, reply.object_content))
+    return parts.pack(pairs)
 
 
-def _parts(body: bytes) -> Iterator[tuple[str, bytes]]:
+def _pairs(body: bytes) -> Iterator[tuple[str, bytes]]:
     try:
-        yield from batch.unpack(body)
+        yield from parts.unpack(body)
     except ValueError as error:
         raise HTTPException(400, "not a row of parts") from error
 
 
 def _push(request: Request, body: bytes) -> None:
     # One by one, and none but the first before it is known who sends them: a body may hold a million.
-    parts = _parts(body)
-    _, first = next(parts, ("", b""))
+    pairs = _pairs(body)
+    _, first = next(pairs, ("", b""))
     head = PushObjectRequest.FromString(first)
     request.state.protobuf_request = head
     authenticate_node(request)
     state = get_linkstate(request)
-    for object_id, content in parts:
+    for object_id, content in pairs:
         fleet_handlers.push_object(
             PushObjectRequest(
                 node=head.node,

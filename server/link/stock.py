@@ -19,18 +19,19 @@ from pathlib import Path
 
 import httpx
 
+import perennial
 from perennial.common.command import console
 from perennial.common.command.address import check_authority, check_insecure, parse_address
 from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError, RunError
-from perennial.common.command.flower import command, environment, free_port
+from perennial.common.command.flower import command, end, environment, free_port
 from perennial.server.link.forward import Forward
 from perennial.server.link.listener import Listener
 from perennial.server.run.folder import RunFolder
 
 _CONNECTION = "perennial"
-_PACKAGES = ("perennial", "common", "server", "client")
+_ROOMS = ("common", "server", "client")
 _START_SECONDS = 180.0
 _PR_SET_PDEATHSIG = 1
 
@@ -142,18 +143,21 @@ class Flower:
 
 
 def stage(app: Path, config: Mapping[str, object]) -> None:
-    """Write the app as Flower bundles it: the packages, and a pyproject whose run-config is this run's."""
-    root = Path(__file__).resolve().parents[2]
+    """Write the app as Flower bundles it: the package, and a pyproject whose run-config is this run's."""
+    # A checkout has the rooms beside perennial/, an installed package has them inside it; so has the app.
+    front, rooms = Path(perennial.__file__).resolve().parent, Path(__file__).resolve().parents[2]
     shutil.rmtree(app, ignore_errors=True)
-    for package in _PACKAGES:
-        shutil.copytree(root / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in _ROOMS:
+        shutil.copytree(rooms / room, app / "perennial" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in front.glob("*.py"):
+        shutil.copy(file, app / "perennial")
     values = {**config, "output": str(Path(str(config["output"])).absolute())}
     if Path(str(config["data"])).exists():
         values["data"] = str(Path(str(config["data"])).absolute())
     lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     (app / "pyproject.toml").write_text(
         '[project]\nname = "perennial"\nversion = "0.1.0"\n[tool.flwr.app]\npublisher = "perennial"\n'
-        '[tool.flwr.app.components]\nserverapp = "perennial.server.app:app"\nclientapp = "perennial.client.app:app"\n'
+        '[tool.flwr.app.components]\nserverapp = "perennial.server_app:app"\nclientapp = "perennial.client_app:app"\n'
         "[tool.flwr.app.config]\n" + "\n".join(lines) + "\n"
     )
 
@@ -181,12 +185,7 @@ def _superlink(arguments: argparse.Namespace, home: Path, port: int) -> Iterator
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, 10)
         log.close()
 
 

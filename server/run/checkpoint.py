@@ -25,6 +25,7 @@ from perennial.common.wire.chains import Vector
 from perennial.server.psgd import Chains, Predictors
 from perennial.server.run.files import replace_file
 from perennial.server.run.state import RoundRecord, RunState
+from perennial.server.run.tree import DamagedError
 
 LOG = logging.getLogger("perennial")
 FORMAT = 1
@@ -43,10 +44,6 @@ class Checkpoint:
     positions: tuple[int, ...]
     quarantine: dict[str, Any] = field(default_factory=dict)
     started: str = ""
-
-
-class DamagedError(ValueError):
-    """A checkpoint that cannot be used."""
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:

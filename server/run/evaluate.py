@@ -20,8 +20,8 @@ from perennial.common.command.errors import RunError
 from perennial.common.data.datasets import Shard, Shards
 from perennial.common.data.examples import Inputs, Targets
 from perennial.common.data.partition import Rows
+from perennial.common.task.learning_task import Task
 from perennial.common.task.ready import classification
-from perennial.common.task.task import Task
 from perennial.common.wire.chains import Vector
 from perennial.common.wire.layout import Layout
 from perennial.server.psgd import Predictors

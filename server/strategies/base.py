@@ -196,13 +196,13 @@ class BlockCyclic(Strategy):
     def _accounted(self, record: RoundRecord, exchange: Exchange[Answer], answered: Answered[Answer]) -> RoundRecord:
         for rejection in answered.rejections:
             if rejection.bad:
-                self.roster.quarantine.reject(self.roster.host(rejection.node), record.slot.server_round)
+                self.roster.quarantine.reject(self.roster.first_client(rejection.node), record.slot.server_round)
             if rejection.failed:
                 self.roster.doubt(rejection.node)
         is_train = exchange.message_type == MessageType.TRAIN
         # A sensible vote makes no wrong update good.
         for node in answered.replies if is_train else ():
-            self.roster.quarantine.accept(self.roster.host(node))
+            self.roster.quarantine.accept(self.roster.first_client(node))
         down, up = dict(record.bytes_down), dict(record.bytes_up)
         for chain, model in exchange.models.items():
             size = size_of(model)

@@ -9,16 +9,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, places
+from perennial.common.command import console, extras, places
 from perennial.common.command.errors import InputError
 from perennial.server.report import reading
-from perennial.server.report.drawing import png
-from perennial.simulation.paper import charts, mix, page, plan, series, summary
+from perennial.simulation.paper import plan, series, summary
 from perennial.simulation.paper.plan import PARTS, Part
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the parts one after the other; what is done is skipped, what was broken off goes on."""
+    extras.need("simulation")
     from perennial.server.report import html
     from perennial.simulation.passes import run_experiment
 
@@ -34,6 +34,10 @@ def run(options: argparse.Namespace) -> int:
 
 def collect(options: argparse.Namespace) -> int:
     """Put what the run folders hold into compact files, and draw and write everything from those."""
+    extras.need("simulation")
+    from perennial.server.report.drawing import png
+    from perennial.simulation.paper import charts, mix, page
+
     before = places.page(options.page) if options.page else ""
     there = found_in(options.runs)
     places.folder(options.output)

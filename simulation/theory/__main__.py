@@ -8,9 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, places
-from perennial.server.report.drawing import png
-from perennial.simulation.theory import figures, report
+from perennial.common.command import console, extras, places
+from perennial.simulation.theory import tabulate
 from perennial.simulation.theory.study import FULL, QUICK, Study, measure_all
 
 TITLES = {
@@ -22,25 +21,29 @@ TITLES = {
 
 def write(study: Study, output: Path) -> str:
     """Run the study, write its files into ``output``, and return the slopes as Markdown."""
+    extras.need("simulation")
+    from perennial.server.report.drawing import png
+    from perennial.simulation.theory import figures
+
     places.folder(output)
-    problems: list[report.Row] = []
-    excess: list[report.Row] = []
-    slopes: list[report.Row] = []
+    problems: list[tabulate.Row] = []
+    excess: list[tabulate.Row] = []
+    slopes: list[tabulate.Row] = []
     blocks = sorted({setting.blocks for sweep in study.sweeps for setting in sweep.settings()})
     clients = max(setting.clients for sweep in study.sweeps for setting in sweep.settings())
     for bench, settings in measure_all(study, console.say):
         name = bench.regime.name
-        problems.append(report.problem_row(bench, blocks, clients))
-        excess += report.excess_rows(settings)
-        slopes += report.slope_rows(settings)
+        problems.append(tabulate.problem_row(bench, blocks, clients))
+        excess += tabulate.excess_rows(settings)
+        slopes += tabulate.slope_rows(settings)
         # A slope needs positive numbers: where the excess falls below zero the axis is linear.
         negative = any((setting.excess["mm"].mean() <= 0.0) for setting in settings)
         drawn = (figures.signs if negative else figures.rates)(settings, TITLES[name])
         (output / f"{name}.png").write_bytes(png(drawn, dpi=130))
-    report.write_csv(output / "problems.csv", problems)
-    report.write_csv(output / "excess.csv", excess)
-    report.write_csv(output / "slopes.csv", slopes)
-    return report.markdown(slopes)
+    tabulate.write_csv(output / "problems.csv", problems)
+    tabulate.write_csv(output / "excess.csv", excess)
+    tabulate.write_csv(output / "slopes.csv", slopes)
+    return tabulate.markdown(slopes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,9 +13,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from perennial.server.report.drawing import FAINT, GRID, INK, blank
 from perennial.simulation.theory.problem import Floats
-from perennial.simulation.theory.report import VARIABLES, series
 from perennial.simulation.theory.slopes import mean_interval
 from perennial.simulation.theory.study import Setting, Variable
+from perennial.simulation.theory.tabulate import VARIABLES, series
 
 BEST, OWN_BEST = "$F(x^*)$", "$F_m(x^*_m)$"
 NAMES: dict[Variable, str] = {"T": "T, iterations", "N": "N, clients", "M": "M, blocks"}

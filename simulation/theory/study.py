@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from perennial.simulation.theory.chains import run
+from perennial.simulation.theory.algorithms import run
 from perennial.simulation.theory.problem import Floats, Problem, Regime, draw, loss, optimum
 from perennial.simulation.theory.rates import Plan, plan
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as FlowerRun
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class ChaosGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return self.inner.get_node_ids()
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: FlowerRun) -> None:
         self.inner.set_run(run)
 
     @property
-    def run(self) -> Run:
+    def run(self) -> FlowerRun:
         return self.inner.run
 
     def create_message(self, *arguments: Any, **options: Any) -> Message:

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.kill import kill_and_compare
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_three_kills_change_neither_predictors_nor_metrics_and_leave_nothing_behind() -> None:
     # Ray's sockets do not fit into the long paths of pytest's own folders.
     with tempfile.TemporaryDirectory(prefix="kill-") as folder:

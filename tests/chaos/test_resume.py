@@ -138,7 +138,7 @@ def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_is_not
     # They hold their folders until this process closes their input, which it does by ending too.
     command = [sys.executable, "-c", HOLD]
     owners = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) for _ in range(2)]
-    wait_until(lambda: len(list(tmp_path.glob("perennial-*/file"))) == 2, 60, "two folders")
+    wait_until(lambda: len(list(tmp_path.glob("perennial-*/file"))) == 2, 600, "two folders")
     end(owners[0])
     remove_abandoned()
     left = [path.parent for path in tmp_path.glob("perennial-*/file")]

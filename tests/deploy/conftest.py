@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -75,8 +75,8 @@ def connect(listener: Listener) -> Iterator[Connect]:
         return made[-1]
 
     yield connected
-    for fleet in made:
-        fleet.close(unregister=False)
+    for connection in made:
+        connection.close(unregister=False)
 
 
 class Device:
@@ -85,14 +85,18 @@ class Device:
     def __init__(self, link: Link, connect: Connect) -> None:
         private = key()
         self.node = link.register(private.public_key())
-        self.fleet = connect(private)
-        assert self.fleet.activate() == self.node
+        self.connection = connect(private)
+        assert self.connection.activate() == self.node
+
+    def fetched(self) -> tuple[Message, Context]:
+        """Return the order that the server has for this node, and its context."""
+        announced = self.connection.pull()
+        assert announced is not None
+        return self.connection.fetch(announced, {"data": "here"})
 
     def answer(self) -> None:
-        announced = self.fleet.pull()
-        assert announced is not None
-        message, context = self.fleet.fetch(announced, {"data": "here"})
+        message, context = self.fetched()
         assert context.run_config["cycles"] == 2
         assert context.node_config == {"data": "here"}
         arrays = {name: Array(array.numpy() + 1) for name, array in message.content["mixed"].items()}
-        self.fleet.push(Message(RecordDict({"mixed": ArrayRecord(arrays)}), reply_to=message), 0.1)
+        self.connection.push(Message(RecordDict({"mixed": ArrayRecord(arrays)}), reply_to=message), 0.1)

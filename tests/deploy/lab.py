@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from tests.processes import wait_until
 
@@ -34,7 +35,8 @@ class Network:
     """Hosts 10.77.X.n, each in a namespace of its own, around a switch in another one."""
 
     def __init__(self, number: int) -> None:
-        self._prefix = f"perennial{os.getpid()}-{number}"
+        # Not by the process id: what a killed run left behind may have that of a process of today.
+        self._prefix = f"perennial-{uuid4().hex[:8]}"
         self._subnet = f"10.77.{number}"
         self._hosts: list[str] = []
         self._add_namespace("switch")
@@ -102,14 +104,14 @@ class Process:
     def said(self) -> str:
         return self._log.read_bytes()[self._start :].decode(errors="replace")
 
-    def wait_for(self, text: str, seconds: float = 240) -> None:
+    def wait_for(self, text: str, seconds: float = 600) -> None:
         wait_until(lambda: text in self.said() or not self.running(), seconds, f"{text!r} in\n{self.said()[-2000:]}")
         assert text in self.said(), f"{text!r} was not said before the end:\n{self.said()[-2000:]}"
 
     def running(self) -> bool:
         return self._popen.poll() is None
 
-    def end(self, number: int = signal.SIGKILL, seconds: float = 20) -> int:
+    def end(self, number: int = signal.SIGKILL, seconds: float = 120) -> int:
         """Send a signal; return the exit code once the process is gone."""
         if self.running():
             self._popen.send_signal(number)
@@ -132,9 +134,9 @@ class Lab:
         self.address = self.network.add(SERVER)
         for host in [*map(device, range(CLIENTS)), OUTSIDER]:
             self.network.add(host)
-            self._script("node-key.sh", str(folder / f"{host}.key"))
-        self._script("certificates.sh", str(folder / "tls"), self.address)
-        self._script("admit.sh", str(self.state), *(str(folder / f"{device(c)}.key.pub") for c in range(CLIENTS)))
+            self.script("node-key.sh", str(folder / f"{host}.key"))
+        self.script("certificates.sh", str(folder / "tls"), self.address)
+        self.script("admit.sh", str(self.state), *(str(folder / f"{device(c)}.key.pub") for c in range(CLIENTS)))
         write_shards(folder)
 
     def client(
@@ -167,11 +169,8 @@ class Lab:
         """Return what a short command prints on a host."""
         return subprocess.run(
             ["ip", "netns", "exec", self.network.name(host), *arguments],
-            check=True, capture_output=True, text=True, timeout=60,
+            check=True, capture_output=True, text=True, timeout=300,
         ).stdout  # fmt: skip
-
-    def script(self, name: str, *arguments: str) -> None:
-        self._script(name, *arguments)
 
     def close(self) -> None:
         for process in self._processes:
@@ -180,7 +179,7 @@ class Lab:
         self.network.close()
 
     @staticmethod
-    def _script(name: str, *arguments: str) -> None:
+    def script(name: str, *arguments: str) -> None:
         subprocess.run([ROOT / "deploy" / name, *arguments], check=True, stdout=subprocess.DEVNULL)
 
 

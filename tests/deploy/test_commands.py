@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from perennial.client import cli as client_cli
-from perennial.common.command import address, flower
-from perennial.common.command.config import RunConfig, flags, key_of
+from perennial.common.command import address, extras, flower
+from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import key_of
 from perennial.server import cli as server_cli
 from perennial.server import options
 
@@ -250,5 +251,16 @@ def test_a_device_needs_neither_ray_nor_plotting_nor_scikit_learn() -> None:
         "heavy = ('ray', 'matplotlib', 'sklearn', 'scipy', 'pandas', 'uvicorn')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_server_without_matplotlib_says_what_brings_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(extras, "missing", lambda extra: ["matplotlib"] if extra == "simulation" else [])
+    server_cli._report(tmp_path)
+    assert capsys.readouterr().err == (
+        "no report.html, whose figures need matplotlib: pip install 'perennial-fl[simulation]'\n"
+    )
+    assert list(tmp_path.iterdir()) == []

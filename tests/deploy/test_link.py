@@ -16,8 +16,8 @@ from flwr.server.superlink.linkstate import in_memory_linkstate
 from flwr.supercore.corestate import in_memory_corestate
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from perennial.client.link.connection import Unreachable
-from perennial.common.wire import parts as batch
+from perennial.client.link.failures import Unreachable
+from perennial.common.wire import parts
 from perennial.server.link.eager_grid import EagerGrid, Stopped
 from perennial.server.link.link import Link, LinkRun
 from perennial.server.link.routes import Doorbell
@@ -28,9 +28,10 @@ from tests.processes import wait_until
 def test_a_model_travels_to_a_node_and_back(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     thread = threading.Thread(target=device.answer, daemon=True)
+    asked = order(device.node)
     thread.start()
-    (reply,) = EagerGrid(run.grid).send_and_receive([order(device.node)], timeout=20)
-    thread.join(10)
+    (reply,) = EagerGrid(run.grid).send_and_receive([asked], timeout=60)
+    thread.join(60)
     assert float(reply.content["mixed"]["layer-4"].numpy()[0]) == 5.0
     assert reply.metadata.src_node_id == device.node
 
@@ -40,7 +41,7 @@ def test_nothing_is_left_of_a_message_that_was_answered(
     link: Link, run: LinkRun, connect: Connect, waits: bool
 ) -> None:
     device = Device(link, connect)
-    device.fleet.waits = waits
+    device.connection._transfer.waits = waits
     grid = EagerGrid(run.grid, forget=run.grid.forget)
     for _ in range(3):
         message = order(device.node)
@@ -70,7 +71,7 @@ def test_a_reply_that_is_still_being_sent_is_not_waited_for(
     device = Device(link, connect)
     grid = run.grid
     (sent,) = grid.push_messages([order(device.node)])
-    monkeypatch.setattr(device.fleet, "_push_parts", lambda *_: None)
+    monkeypatch.setattr(device.connection._transfer, "push_parts", lambda *_: None)
     device.answer()
     assert list(grid.pull_messages([sent])) == []
     grid.forget([sent])
@@ -84,13 +85,13 @@ def test_an_order_is_lost_when_its_node_goes_offline(
 ) -> None:
     device = Device(link, connect)
     (sent,) = run.grid.push_messages([order(device.node)])
-    monkeypatch.setattr(device.fleet, "_push_parts", lambda *_: None)
+    monkeypatch.setattr(device.connection._transfer, "push_parts", lambda *_: None)
     if announced:
         device.answer()
     assert list(run.grid.pull_messages([sent])) == []
     link.state.deactivate_node(device.node)
     if returns:
-        device.fleet.activate()
+        device.connection.activate()
     (reply,) = wait_for_reply(run, sent)
     assert reply.error.code == 5
     assert reply.metadata.reply_to_message_id == sent
@@ -107,7 +108,7 @@ def test_an_order_to_a_node_that_is_offline_already_is_lost_at_once(link: Link, 
 
 def wait_for_reply(run: LinkRun, sent: str) -> list[Message]:
     replies: list[Message] = []
-    wait_until(lambda: replies.extend(run.grid.pull_messages([sent])) or replies, 10, "a reply")
+    wait_until(lambda: replies.extend(run.grid.pull_messages([sent])) or replies, 60, "a reply")
     return replies
 
 
@@ -119,13 +120,13 @@ def test_an_order_that_is_named_before_its_parts_are_there_is_fetched_later(
     store = link.state.store_object
     monkeypatch.setattr(link.state, "store_object", lambda *arguments: late.append(arguments))
     run.grid.push_messages([order(device.node)])
-    announced = device.fleet.pull()
+    announced = device.connection.pull()
     assert announced is not None
     with pytest.raises(Unreachable, match="not complete yet"):
-        device.fleet.fetch(announced, {})
+        device.connection.fetch(announced, {})
     for arguments in late:
         store(*arguments)  # type: ignore[arg-type]
-    message, _ = device.fleet.fetch(announced, {})
+    message, _ = device.connection.fetch(announced, {})
     assert float(message.content["mixed"]["layer-4"].numpy()[0]) == 4.0
 
 
@@ -133,7 +134,7 @@ def test_an_order_is_named_again_until_it_is_fetched(link: Link, run: LinkRun, c
     device = Device(link, connect)
     (sent,) = run.grid.push_messages([order(device.node)])
     # The connection breaks before the node has read the answer.
-    assert device.fleet.pull() is not None
+    assert device.connection.pull() is not None
     device.answer()
     (reply,) = run.grid.pull_messages([sent])
     assert not reply.has_error()
@@ -141,12 +142,10 @@ def test_an_order_is_named_again_until_it_is_fetched(link: Link, run: LinkRun, c
 
 def test_an_order_that_was_fetched_is_not_named_again(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
-    device.fleet.waits = False
+    device.connection._transfer.waits = False
     run.grid.push_messages([order(device.node)])
-    announced = device.fleet.pull()
-    assert announced is not None
-    device.fleet.fetch(announced, {})
-    assert device.fleet.pull() is None
+    device.fetched()
+    assert device.connection.pull() is None
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["answer-lost", "request-lost"])
@@ -154,18 +153,18 @@ def test_a_confirmation_that_fails_costs_nothing(
     link: Link, run: LinkRun, connect: Connect, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
     device = Device(link, connect)
-    confirm = device.fleet._client.ConfirmMessageReceived
+    confirm = device.connection._client.ConfirmMessageReceived
 
     def lost(request: ConfirmMessageReceivedRequest) -> None:
         if arrives:
             confirm(request)
         raise httpx.ReadTimeout("lost on the way")
 
-    monkeypatch.setattr(device.fleet._client, "ConfirmMessageReceived", lost)
+    monkeypatch.setattr(device.connection._client, "ConfirmMessageReceived", lost)
     (sent,) = run.grid.push_messages([order(device.node)])
     device.answer()
-    device.fleet.waits = False
-    assert device.fleet.pull() is None
+    device.connection._transfer.waits = False
+    assert device.connection.pull() is None
     (reply,) = run.grid.pull_messages([sent])
     assert not reply.has_error()
     assert nothing_left(link)
@@ -175,15 +174,15 @@ def test_nothing_is_left_of_a_reply_that_was_being_sent_when_its_order_expired(
     link: Link, run: LinkRun, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, other = Device(link, connect), Device(link, connect)
-    other.fleet.waits = False
+    other.connection._transfer.waits = False
     (sent,) = run.grid.push_messages([order(device.node)])
-    push, late = device.fleet._push_parts, []
-    monkeypatch.setattr(device.fleet, "_push_parts", lambda *parts: late.append(parts))
+    push, late = device.connection._transfer.push_parts, []
+    monkeypatch.setattr(device.connection._transfer, "push_parts", lambda *parts: late.append(parts))
     device.answer()
     now = in_memory_linkstate.now
     monkeypatch.setattr(in_memory_linkstate, "now", lambda: now() + timedelta(seconds=61))
     # Whoever asks makes Flower drop what has expired, and with it which reply was to which order.
-    assert other.fleet.pull() is None
+    assert other.connection.pull() is None
     run.grid.forget([sent])
     push(*late[0])
     assert nothing_left(link)
@@ -193,11 +192,9 @@ def test_a_late_reply_is_dropped(link: Link, run: LinkRun, connect: Connect) -> 
     device = Device(link, connect)
     grid = EagerGrid(run.grid, forget=run.grid.forget)
     (sent,) = grid.push_messages([order(device.node)])
-    announced = device.fleet.pull()
-    assert announced is not None
-    message, _ = device.fleet.fetch(announced, {})
+    message, _ = device.fetched()
     run.grid.forget([sent])
-    device.fleet.push(Message(RecordDict(), reply_to=message), 0.1)
+    device.connection.push(Message(RecordDict(), reply_to=message), 0.1)
     assert nothing_left(link)
 
 
@@ -226,22 +223,20 @@ def test_a_stop_abandons_the_round_that_waits(link: Link, run: LinkRun, connect:
 def test_a_reply_that_is_no_message_is_an_error_and_not_the_end(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
     (sent,) = run.grid.push_messages([order(device.node)])
-    announced = device.fleet.pull()
-    assert announced is not None
-    message, _ = device.fleet.fetch(announced, {})
+    message, _ = device.fetched()
     reply = Message(RecordDict(), reply_to=message)
     # Its root is a record, under a true hash.
     root = RecordDict({"config": ConfigRecord({"a": 1})})
     reply.metadata.__dict__["_message_id"] = root.object_id
     request = PushMessagesRequest(
-        node=device.fleet._node,
+        node=device.connection._node,
         messages_list=[message_to_proto(reply)],
         message_object_trees=[get_object_tree(root)],
         clientapp_runtime_list=[0.1],
     )
-    session = device.fleet._client.PushMessages(request).session_id
+    session = device.connection._client.PushMessages(request).session_id
     parts = ((object_id, part.deflate()) for object_id, part in get_all_nested_objects(root).items())
-    device.fleet._push_parts(message.metadata.run_id, session, parts)
+    device.connection._transfer.push_parts(device.connection._node, message.metadata.run_id, session, parts)
     (error,) = wait_for_reply(run, sent)
     assert error.error.reason == "the reply cannot be read"
     assert nothing_left(link)
@@ -253,7 +248,7 @@ def test_a_ring_from_another_thread_wakes_the_request_that_waits() -> None:
         event = bell.expect(7)
         threading.Timer(0.05, bell.ring, [7]).start()
         threading.Timer(0.0, bell.ring, [8]).start()
-        await asyncio.wait_for(event.wait(), 5)
+        await asyncio.wait_for(event.wait(), 60)
         bell.forget(7, event)
         return not bell._waiting
 
@@ -264,12 +259,12 @@ def test_a_run_that_is_over_lets_nobody_wait(
     link: Link, run: LinkRun, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Longer than the node waits for an answer: nothing comes by itself.
-    monkeypatch.setattr(batch, "PATIENCE", 3600.0)
+    monkeypatch.setattr(parts, "PATIENCE", 3600.0)
     device = Device(link, connect)
     pulled: list[object] = []
-    thread = threading.Thread(target=lambda: pulled.extend(device.fleet.pull() for _ in range(2)), daemon=True)
+    thread = threading.Thread(target=lambda: pulled.extend(device.connection.pull() for _ in range(2)), daemon=True)
     thread.start()
-    wait_until(lambda: link.doorbell._waiting, 10, "the node to wait")
+    wait_until(lambda: link.doorbell._waiting, 60, "the node to wait")
     run.finish(completed=True)
     thread.join(60)
     # The one that waited, and the one that asks again.

@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import random
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.conftest import read_metrics, read_predictors
+from tests.deploy import scenes
 from tests.deploy.device import COUNT_ROUND, FORGED_ROUND, LATE_ROUND, NAN_ROUND, SHAPE_ROUND
-from tests.deploy.lab import (
-    CLIENT,
-    CLIENTS,
-    IMPOSSIBLE,
-    OUTSIDER,
-    PORT,
-    SERVER,
-    Lab,
-    Process,
-    device,
-    laboratory,
-    rows,
-)
-from tests.processes import environment, wait_until
+from tests.deploy.lab import CLIENT, CLIENTS, IMPOSSIBLE, OUTSIDER, PORT, SERVER, Lab, Process, device, laboratory, rows
+from tests.deploy.scenes import EXPERIMENT, KILLS, OUTAGE_ROUNDS, ROUNDS, Hostile, Interrupted, Outage
+from tests.processes import wait_until
 
-pytestmark = [pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(600)]
-
-DEVICE = str(Path(__file__).with_name("device.py"))
-ROUNDS = 20
-# One experiment, deployed and simulated. A round that lacks a client is repeated, so every run has the same cohorts.
-EXPERIMENT: dict[str, object] = {
-    "strategy": "mc-psgd",
-    "nodes": CLIENTS,
-    "cycles": 2,
-    "rounds_per_block": 5,
-    "local_iterations": 5,
-    "min_replies": 1.0,
-    "seed": 3,
-    "engine": "loop",
-}
-KILLS = 5
-# The rows of a run, and what its server said.
-Hostile = tuple[list[dict[str, Any]], str]
-CUT_SECONDS = 90.0
-# Of the outage: long enough that both devices are back before the end. A slow device makes a round last.
-OUTAGE_ROUNDS = 160
+pytestmark = [pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +29,7 @@ def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
         thread = threading.Thread(target=scene.play, daemon=True)
         thread.start()
         yield scene
-        thread.join(timeout=300)
+        thread.join(timeout=1800)
 
 
 @pytest.fixture(scope="module")
@@ -81,28 +46,12 @@ def clients(lab: Lab) -> list[Process]:
 
 @pytest.fixture(scope="module")
 def simulated(lab: Lab) -> Path:
-    """The experiment in simulation, in a process of its own."""
-    output, file = lab.folder / "simulated", lab.folder / "experiment.yaml"
-    keys = {key.replace("_", "-"): value for key, value in EXPERIMENT.items()}
-    keys |= {"data": str(lab.folder / "shards" / "all"), "output": str(output)}
-    file.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
-    command = [sys.executable, "-m", "perennial.simulation.cli", "run", str(file)]
-    log = lab.folder / "simulated.log"
-    with log.open("wb") as written:
-        done = subprocess.run(command, cwd=lab.folder, env=environment(), stdout=written, stderr=written, timeout=300)
-    assert done.returncode == 0, log.read_text()
-    return output
+    return scenes.simulate(lab)
 
 
 @pytest.fixture(scope="module")
 def unbroken(lab: Lab, clients: list[Process]) -> Path:
-    """The experiment, deployed; the devices were there first and waited for the server."""
-    for client in clients:
-        client.wait_for("the server cannot be reached")
-    output = lab.folder / "unbroken"
-    server = lab.server(output, **EXPERIMENT)
-    assert server.wait(240) == 0, server.said()
-    return output
+    return scenes.deploy(lab, clients)
 
 
 # --- Agreement --------------------------------------------------------------------------------------------------------
@@ -125,33 +74,9 @@ def test_deployed_metrics_are_those_of_the_simulation(unbroken: Path, simulated:
 # --- The server stops, or is killed -----------------------------------------------------------------------------------
 
 
-@dataclass
-class Interrupted:
-    """A run that was interrupted and resumed again and again."""
-
-    output: Path
-    exits: list[int] = field(default_factory=list)
-    rounds_at_exit: list[int] = field(default_factory=list)
-    last_words: list[str] = field(default_factory=list)
-
-
 @pytest.fixture(scope="module")
 def interrupted(lab: Lab, unbroken: Path) -> Interrupted:
-    """One Ctrl-C, then five kill -9 at random instants, then the end."""
-    run = Interrupted(lab.folder / "interrupted")
-    rng = random.Random(7)
-    # Early enough for the last kill to come before the end.
-    moments = sorted(rng.sample(range(1, ROUNDS - 6), KILLS + 1))
-    for number, moment in zip([signal.SIGINT] + [signal.SIGKILL] * KILLS, moments, strict=True):
-        server = lab.server(run.output, "--resume", **EXPERIMENT)
-        wait_until(lambda at=moment: len(rows(run.output)) >= at, 240, f"round {moment}\n{server.said()[-2000:]}")
-        time.sleep(rng.uniform(0, 0.3))
-        run.exits.append(server.end(number))
-        run.rounds_at_exit.append(len(rows(run.output)))
-        run.last_words.append(server.said())
-    server = lab.server(run.output, "--resume", **EXPERIMENT)
-    run.exits.append(server.wait(200))
-    return run
+    return scenes.interrupt(lab)
 
 
 def test_ctrl_c_ends_the_server_and_says_how_to_go_on(interrupted: Interrupted) -> None:
@@ -222,10 +147,12 @@ def test_a_plain_http_client_gets_no_answer(lab: Lab, gate: Process) -> None:
 def test_a_revoked_key_is_refused_and_a_new_one_admitted_at_once(
     lab: Lab, gate: Process, clients: list[Process]
 ) -> None:
-    before = clients[3].said().count("connected as node")
+    connected, refused = "connected as node", "the server refuses this node"
+    # A device is also refused while the server takes its last connection for alive, as after a kill.
+    before = {text: clients[3].said().count(text) for text in (connected, refused)}
     lab.script("revoke.sh", str(lab.state), "device-3.key")
-    wait_until(lambda: "the server refuses this node" in clients[3].said(), 60, "the revoked device to be refused")
-    assert clients[3].said().count("connected as node") <= before + 1
+    wait_until(lambda: clients[3].said().count(refused) > before[refused], 120, "the revoked device to be refused")
+    assert clients[3].said().count(connected) <= before[connected] + 1
     lab.script("admit.sh", str(lab.state), str(lab.folder / "outsider.key.pub"))
     gate.wait_for("outsider.key.pub may connect")
     guest = lab.client(0, host=OUTSIDER)
@@ -253,30 +180,13 @@ def status(lab: Lab, method: str, path: str) -> int:
 
 @pytest.fixture(scope="module")
 def hostile(lab: Lab, gate: Process, clients: list[Process]) -> Hostile:
-    """A run in which device 3 does something else every round, and a fifth device claims client 0."""
     assert gate.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert clients[3].end(signal.SIGTERM) == 0
-    output = lab.folder / "hostile"
-    settings = {**EXPERIMENT, "rounds_per_block": 2, "min_replies": 0.5, "round_timeout": 4, "quarantine_after": 0}
-    server = lab.server(output, **settings)
-    server.wait_for("3 of 4 are here")
-    impostor = lab.client(1, program=(DEVICE, "impostor"), host=OUTSIDER)
-    server.wait_for("client 0 is hosted by another node")
-    bad = lab.client(3, program=(DEVICE, "hostile"))
-    code = server.wait(240)
-    assert code == 0, server.said()
-    bad.end()
-    impostor.end()
-    return rows(output), server.said()
-
-
-def rejections(rows: list[dict[str, Any]], number: int) -> list[str]:
-    found = [row for row in rows if row["server-round"] == number]
-    return [rejection["reason"] for rejection in found[0]["rejections"] if rejection["clients"] == [3]]
+    return scenes.misbehave(lab)
 
 
 def test_a_run_with_a_hostile_device_ends_with_all_rounds_and_predictors(hostile: Hostile, lab: Lab) -> None:
-    assert [row["server-round"] for row in hostile[0]] == list(range(1, 9))
+    assert [row["server-round"] for row in hostile.rows] == list(range(1, 9))
     for predictor in read_predictors(lab.folder / "hostile"):
         assert all(np.isfinite(array).all() for array in predictor.values())
 
@@ -288,20 +198,20 @@ def test_a_run_with_a_hostile_device_ends_with_all_rounds_and_predictors(hostile
     ids=["nan", "wrong-shape", "too-many-clients", "after-the-deadline", "in-another-node's-name"],
 )  # fmt: skip
 def test_a_bad_update_is_rejected_with_its_reason(hostile: Hostile, number: int, words: str) -> None:
-    reasons = rejections(hostile[0], number)
+    reasons = hostile.rejections(number)
     assert len(reasons) == 1
     assert words in reasons[0]
 
 
 def test_what_honest_devices_send_is_never_rejected_beside_a_hostile_one(hostile: Hostile) -> None:
     # On a busy machine an honest device may miss the deadline; what it sends in time is good.
-    found = [r for row in hostile[0] for r in row["rejections"] if r["reason"] != "no reply in time"]
+    found = [r for row in hostile.rows for r in row["rejections"] if r["reason"] != "no reply in time"]
     assert {client for rejection in found for client in rejection["clients"]} == {3}
 
 
 def test_a_device_that_claims_anothers_client_is_refused(hostile: Hostile) -> None:
-    assert "client 0 is hosted by another node" in hostile[1]
-    assert all(row["clients-asked"] == CLIENTS * row["attempts"] for row in hostile[0])
+    assert "client 0 is hosted by another node" in hostile.said
+    assert all(row["clients-asked"] == CLIENTS * row["attempts"] for row in hostile.rows)
 
 
 def test_every_device_survived_all_servers(hostile: Hostile, clients: list[Process]) -> None:
@@ -311,61 +221,6 @@ def test_every_device_survived_all_servers(hostile: Hostile, clients: list[Proce
 
 
 # --- Outages ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Outage:
-    """One device is killed and restarted, another one loses its link for 90 s, while a run goes on."""
-
-    lab: Lab
-    output: Path = field(init=False)
-    finished: threading.Event = field(default_factory=threading.Event)
-    code: int = -1
-    rounds: dict[str, int] = field(default_factory=dict)
-    error: BaseException | None = None
-
-    def __post_init__(self) -> None:
-        self.output = self.lab.folder / "outage"
-
-    def play(self) -> None:
-        try:
-            self._play()
-        except BaseException as error:  # Raised again where the test waits.
-            self.error = error
-        finally:
-            self.finished.set()
-
-    def _play(self) -> None:
-        lab = self.lab
-        devices = [lab.client(0, program=(DEVICE, "slow")), *(lab.client(number) for number in range(1, CLIENTS))]
-        settings = {**EXPERIMENT, "rounds_per_block": OUTAGE_ROUNDS // 4, "min_replies": 0.5}
-        server = lab.server(self.output, **settings)
-        wait_until(lambda: len(rows(self.output)) >= 3, 240, server.said()[-2000:])
-        cut_at = time.monotonic()
-        lab.network.cut(device(1))
-        devices[2].end(signal.SIGKILL)
-        self.rounds["trouble"] = len(rows(self.output))
-        devices[2] = lab.client(2)
-        devices[2].wait_for("connected as node", 120)
-        self.rounds["restarted"] = len(rows(self.output))
-        time.sleep(max(0.0, cut_at + CUT_SECONDS - time.monotonic()))
-        lab.network.mend(device(1))
-        self.rounds["mended"] = len(rows(self.output))
-        self.code = server.wait(300)
-
-    def rows(self) -> list[dict[str, Any]]:
-        assert self.finished.wait(500)
-        if self.error:
-            raise self.error
-        return rows(self.output)
-
-    def rejected(self, client: int) -> list[tuple[int, str]]:
-        return [
-            (row["server-round"], rejection["reason"])
-            for row in self.rows()
-            for rejection in row["rejections"]
-            if rejection["clients"] == [client]
-        ]
 
 
 def test_a_run_with_outages_ends_with_all_rounds(outage: Outage) -> None:

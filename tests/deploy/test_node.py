@@ -11,7 +11,8 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.task_identity import TaskIdentity
 
 from perennial.client import node as node_module
-from perennial.client.link.connection import Announced, Refused, Unreachable
+from perennial.client.link.connection import Announced
+from perennial.client.link.failures import Refused, Unreachable
 from perennial.client.node import Node
 from perennial.common.wire.pacing import backoff, pause
 from tests.processes import wait_until
@@ -90,7 +91,7 @@ def serve(server: Server, app: Callable[[Message, Context], Message] = echo, *, 
     node = Node(lambda: server, app, {}, stop=server.stop, say=server.said.append, keyed=keyed)
     thread = threading.Thread(target=node.serve, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive(), server.said
     return server
 

@@ -17,7 +17,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import in_memory_object_store
 
-from perennial.server.link.arriving import ArrivingReply, BadReply, Room, names
+from perennial.server.link.arriving import Allowance, ArrivingReply, BadReply, names
 from perennial.server.link.link import Link, LinkRun
 from tests.deploy.conftest import Connect, Device, nothing_left, order
 
@@ -38,16 +38,14 @@ class Liar(Device):
     def __init__(self, link: Link, run: LinkRun, connect: Connect) -> None:
         super().__init__(link, connect)
         (self.order,) = run.grid.push_messages([order(self.node)])
-        announced = self.fleet.pull()
-        assert announced is not None
-        self.message, _ = self.fleet.fetch(announced, {})
+        self.message, _ = self.fetched()
         self.reply = Message(RecordDict(), reply_to=self.message)
 
     def announce(self, tree: ObjectTree) -> PushMessagesResponse:
         self.reply.metadata.__dict__["_message_id"] = tree.object_id
-        return self.fleet._client.PushMessages(
+        return self.connection._client.PushMessages(
             PushMessagesRequest(
-                node=self.fleet._node,
+                node=self.connection._node,
                 messages_list=[message_to_proto(remove_content_from_message(self.reply))],
                 message_object_trees=[tree],
             )
@@ -59,7 +57,8 @@ class Liar(Device):
         for content in parts[1:]:
             tree = Tree(object_id=name(content), children=[tree])
         session = self.announce(tree).session_id
-        self.fleet._push_parts(self.message.metadata.run_id, session, [(name(content), content) for content in parts])
+        pairs = [(name(content), content) for content in parts]
+        self.connection._transfer.push_parts(self.connection._node, self.message.metadata.run_id, session, pairs)
 
     def send_message(self, *parts: bytes, reply_to: str = "") -> None:
         """Send parts that end with an array, in a record, in a message."""
@@ -190,7 +189,7 @@ def test_an_order_of_zeros_leaves_room_for_a_model_of_other_values(monkeypatch: 
         for chain in ("mixed", "separate")
     }
     answered = Message(RecordDict(trained), reply_to=asked)
-    reply, objects = ArrivingReply(Room.of(asked)), get_all_nested_objects(answered)
+    reply, objects = ArrivingReply(Allowance.of(asked)), get_all_nested_objects(answered)
     for object_id in reply.announce(answered.object_id, names(get_object_tree(answered))):
         assert reply.put(object_id, objects[object_id].deflate())
     assert reply.ready
@@ -198,7 +197,7 @@ def test_an_order_of_zeros_leaves_room_for_a_model_of_other_values(monkeypatch: 
 
 
 def test_a_refused_reply_stays_refused() -> None:
-    reply = ArrivingReply(Room(0, 100))
+    reply = ArrivingReply(Allowance(0, 100))
     reply.announce(name(b"a"), {name(b"a")})
     assert reply.announce(name(b"b"), {name(b"b")}) == []
     assert not reply.put(name(b"b"), b"b")

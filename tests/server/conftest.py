@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as FlowerRun
 
 from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.cycle.schedule import Schedule
@@ -94,11 +95,11 @@ class FakeGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
 
-    def set_run(self, run: Run) -> None: ...
+    def set_run(self, run: FlowerRun) -> None: ...
 
     @property
-    def run(self) -> Run:
-        return Run.create_empty(1)
+    def run(self) -> FlowerRun:
+        return FlowerRun.create_empty(1)
 
     def create_message(self, *arguments: Any, **options: Any) -> Message:
         raise NotImplementedError
@@ -166,3 +167,11 @@ def run_strategy(flower_identity: None, monkeypatch: pytest.MonkeyPatch) -> Call
         return Outcome(strategy, watcher)
 
     return run
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """The warnings of Perennial's log."""
+    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
+    caplog.set_level(logging.WARNING, "perennial")
+    return caplog

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
 from flwr.app import Message
 
 from perennial.common.command.config import RunConfig
-from perennial.common.command.flower import free_port
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.checkpoint import load_latest
 from perennial.server.run.folder import RunFolder
@@ -27,13 +23,13 @@ from perennial.server.run.state import RoundRecord
 from perennial.server.run.training import train
 from perennial.simulation.ray_grid import RayGrid
 from tests.conftest import Simulate, make_data, read_metrics, read_predictors, write_folder
-from tests.processes import command_line, descendants, environment, run_command, wait_until, worker_pids
+from tests.processes import command_line, descendants, run_command, wait_until, worker_pids
 from tests.reference import ALGORITHMS, Model, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
 STRATEGIES = ("fedavg", "mm-psgd", "mc-psgd")
 # Each starts Ray and workers, in a minute on two idle cores; a busy machine takes its time.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 SIZES = list(product((1, 2, 3), (1, 4)))  # blocks, clients
 STEPS = (1, 5)
@@ -242,73 +238,3 @@ def test_a_killed_worker_costs_its_replies_of_one_round(
     assert all("worker died" in rejection["reason"] for rejection in hit[0]["rejections"])
     assert all(row["clients-answered"] + row["clients-rejected"] == 4 for row in rows)
     assert json.loads(run.folder.manifest.read_text())["folded"] == [4, 4]
-
-
-# --- Flower's own runtime ---------------------------------------------------------------------------------------------
-
-
-def is_healthy(address: str) -> bool:
-    try:
-        with urlopen(address, timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-@pytest.fixture
-def stock_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A local SuperLink in simulation mode, as `flwr run` would start it; its processes end with the test."""
-    (tmp_path / "neutral").mkdir()
-    port, binaries = str(free_port()), Path(sys.executable).parent
-    settings = {"FLWR_HOME": str(tmp_path / "flwr"), "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port}
-    env = environment(**settings, PATH=f"{binaries}{os.pathsep}{os.environ['PATH']}")
-    command = [binaries / "flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
-    command += ["--host", "127.0.0.1", "--port", port, "--database", tmp_path / "state.db"]
-    # A neutral folder: Ray's workers would import packages of the working directory before the bundle's.
-    options: dict[str, Any] = {"cwd": tmp_path / "neutral", "env": env, "start_new_session": True}
-    options |= {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([str(part) for part in command], **options) as process:
-        below: dict[int, str] = {}
-        try:
-            # `flwr run` starts one of its own, which nobody would stop, where it finds none.
-            health = f"http://127.0.0.1:{port}/health"
-            wait_until(lambda: process.poll() is not None or is_healthy(health), 300, health)
-            assert process.poll() is None
-            yield env
-        finally:
-            below = descendants(process.pid)
-            process.terminate()
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            for pid, line in below.items():
-                if command_line(pid) == line:
-                    os.kill(pid, signal.SIGKILL)
-
-
-def test_flwr_run_on_the_stock_runtime_gives_the_same_predictors(
-    simulate: Simulate, stock_environment: dict[str, str], tmp_path: Path
-) -> None:
-    data = write_folder(tmp_path / "data", make_data(2, 4))
-    keys = {**KEYS, "data": str(data), "cycles": 1, "local-iterations": 2, "nodes": 2, "strategy": "mc-psgd"}
-    ours = simulate("ours", **keys)[""]
-    overrides = " ".join(
-        f"{key}={json.dumps(value)}" for key, value in {**keys, "output": str(tmp_path / "stock")}.items()
-    )
-    resources = "num-supernodes=2 client-resources-num-cpus=1"
-    command = ["flwr", "run", str(ROOT), "--stream", "-c", overrides, "--federation-config", resources]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path / "neutral",
-        env=stock_environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    stock = tmp_path / "stock"
-    assert RunFolder(stock).is_complete(), done.stdout[-3000:] + done.stderr[-3000:]
-    for one, other in zip(read_predictors(ours), read_predictors(stock), strict=True):
-        assert max(np.abs(one[name] - other[name]).max() for name in one) < 1e-5
-    assert [row["chosen"] for row in read_metrics(ours)] == [row["chosen"] for row in read_metrics(stock)]

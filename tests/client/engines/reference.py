@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from perennial.client.engines.base import Chain, Trained, Vector, Work
+from perennial.client.engines.engine import Received, Trained, Work
+from perennial.common.wire.chains import Vector
 
 
 def vector(module: nn.Module) -> Vector:
@@ -34,7 +35,7 @@ def clients(
     return work
 
 
-def train(module: nn.Module, chain: Chain, work: Sequence[Work]) -> Trained:
+def train(module: nn.Module, chain: Received, work: Sequence[Work]) -> Trained:
     locals_, train_losses, losses = [], [], []
     for client in work:
         network = copy.deepcopy(module)
@@ -65,18 +66,18 @@ def distance(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def sensitivity(module: nn.Module, chain: Chain, work: Sequence[Work], expected: Trained) -> float:
+def sensitivity(module: nn.Module, chain: Received, work: Sequence[Work], expected: Trained) -> float:
     """Return how far changes of 1e-6 in the received model carry: far, where a ReLU or a pool sits on its kink."""
     rng = np.random.default_rng(0)
     moved = []
     for _ in range(8):
         noise = 1 + 1e-6 * rng.standard_normal(chain.params.shape)
-        near = Chain((chain.params * noise).astype(np.float32), chain.lr)
+        near = Received((chain.params * noise).astype(np.float32), chain.lr)
         moved.append(distance(train(module, near, work).params, expected.params))
     return max(moved)
 
 
-def assert_agree(found: Trained, module: nn.Module, chain: Chain, work: Sequence[Work]) -> None:
+def assert_agree(found: Trained, module: nn.Module, chain: Received, work: Sequence[Work]) -> None:
     """Hold the parameters to 1e-5, except where float32 itself cannot tell on which side of a kink a unit is."""
     expected = train(module, chain, work)
     apart = distance(found.params, expected.params)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from perennial.client.engines.base import Chain, Engine
+from perennial.client.engines.engine import Engine, Received
 from perennial.client.engines.loop import LoopEngine
 from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.stacked import StackedEngine
@@ -44,7 +44,7 @@ def check(make: Maker, case: Case, batch: int, judged: int, integers: bool) -> N
     rng = np.random.default_rng(batch)
     work = reference.clients(rng, case.shape, case.classes, 4, batch, judged, integers)
     params = reference.vector(case.module)
-    chains = [Chain(params, 0.01), Chain(params * np.float32(0.5), 0.02)]
+    chains = [Received(params, 0.01), Received(params * np.float32(0.5), 0.02)]
     engine = make(case.module, case.shape)
     both = engine.train(chains, work)
     for found, chain in zip(both, chains, strict=True):
@@ -85,7 +85,7 @@ def test_a_nan_reaches_parameters_and_losses(make: Maker) -> None:
     params = reference.vector(module)
     params[0] = np.nan
     work = reference.clients(np.random.default_rng(0), shape, 10, 2, 2, 5, integers=True)
-    found = make(module, shape).train([Chain(params, 0.1)], work)[0]
+    found = make(module, shape).train([Received(params, 0.1)], work)[0]
     assert np.isnan(found.params).any()
     assert np.isnan(found.train_losses).all()
     assert np.isnan(found.losses).all()
@@ -95,7 +95,7 @@ def test_engines_leave_torchs_generator_alone() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, 3))
     work = reference.clients(np.random.default_rng(0), (12,), 3, 2, 2, 2, False)
     before = torch.random.get_rng_state()
-    first = LoopEngine(module).train([Chain(reference.vector(module), 0.1)], work)[0]
-    again = LoopEngine(module).train([Chain(reference.vector(module), 0.1)], work)[0]
+    first = LoopEngine(module).train([Received(reference.vector(module), 0.1)], work)[0]
+    again = LoopEngine(module).train([Received(reference.vector(module), 0.1)], work)[0]
     assert torch.equal(before, torch.random.get_rng_state())
     assert np.array_equal(first.params, again.params)

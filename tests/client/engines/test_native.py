@@ -12,7 +12,7 @@ from torch import nn
 
 import perennial.client.engines as engines
 from perennial.client.engines import compiler, network
-from perennial.client.engines.base import Chain
+from perennial.client.engines.engine import Received
 from perennial.client.engines.native import NativeEngine
 from perennial.common.command.errors import InputError
 from perennial.common.data.examples import Signature
@@ -28,7 +28,7 @@ SHAPE = (3, 32, 32)
 def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     module = models.build("cnn", SHAPE, 10)
     work = reference.clients(np.random.default_rng(0), SHAPE, 10, 11, 2, 3, integers=True)
-    chains = [Chain(reference.vector(module), 0.05)] * 2
+    chains = [Received(reference.vector(module), 0.05)] * 2
     one, many = (NativeEngine(module, SHAPE, count).train(chains, work) for count in (1, threads))
     for left, right in zip(one, many, strict=True):
         assert np.array_equal(left.params, right.params)
@@ -39,7 +39,7 @@ def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
 @needs_compiler
 def test_rows_and_labels_out_of_bounds_are_errors() -> None:
     module = models.build("cnn", SHAPE, 10)
-    engine, chain = NativeEngine(module, SHAPE), Chain(reference.vector(module), 0.05)
+    engine, chain = NativeEngine(module, SHAPE), Received(reference.vector(module), 0.05)
     work = reference.clients(np.random.default_rng(0), SHAPE, 10, 1, 2, 3, integers=True)[0]
     with pytest.raises(ValueError, match="row"):
         engine.train([chain], [replace(work, steps=work.steps + 20)])

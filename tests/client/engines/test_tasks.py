@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import perennial.client.engines as engines
-from perennial.client.engines.base import Chain, Trained, Work
+from perennial.client.engines.engine import Received, Trained, Work
 from perennial.common.command.errors import InputError
 from perennial.common.data.examples import ArrayType, Inputs, Signature, Targets
 from perennial.common.task import ready
-from perennial.common.task.optimisers import SGD, Adam, Optimiser
-from perennial.common.task.task import Batch, Score, Task
+from perennial.common.task.learning_task import Batch, Score, Task
+from perennial.common.task.local_optimisers import SGD, Adam, Optimiser
 from tests.client.engines.reference import distance, vector
 
 torch.set_num_threads(1)
@@ -182,7 +182,7 @@ def test_every_engine_that_takes_a_task_agrees_with_a_plain_torch_loop(
     expected = plainly(case, network, theirs, work)
     for engine in ("loop",) if optimiser == "of one's own" else ("loop", "stacked"):
         chosen = engines.choose(engine, network, signature, task=task)
-        (found,) = chosen.train([Chain(vector(network), 0.01)], work)
+        (found,) = chosen.train([Received(vector(network), 0.01)], work)
         assert distance(found.params, expected.params) < 1e-5
         np.testing.assert_allclose(found.train_losses, expected.train_losses, rtol=1e-4)
         np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-4)
@@ -235,7 +235,7 @@ def test_batches_that_cannot_be_stacked_name_the_engine_that_takes_them() -> Non
     task = replace(ready.classification, network=lambda signature: Sum(), collate=longest)
     x = np.array([[0.0, 0, 0, 0], [3, 0, 0, 0]], np.float32)
     work: Sequence[Work] = [Work(k, (x,), np.array([0, 1]), np.array([[k, k]]), np.array([0])) for k in (0, 1)]
-    chain = Chain(np.ones(3, np.float32), 0.1)
+    chain = Received(np.ones(3, np.float32), 0.1)
     with pytest.raises(InputError, match=r"its collate gives clients batches of other shapes .* use engine loop"):
         engines.choose("stacked", Sum(), labels(), task=task).train([chain], work)
     assert np.isfinite(engines.choose("loop", Sum(), labels(), task=task).train([chain], work)[0].train_losses).all()

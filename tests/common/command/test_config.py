@@ -13,8 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perennial.common.command.config import AUTO, RunConfig, key_of, schedule_of
+from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO, key_of
 from perennial.common.cycle.schedule import RoundSchedule
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -220,7 +220,7 @@ def test_cohorts_name_each_client_once_at_its_own_node(clients: int, participati
 def test_a_quarantined_node_is_left_out_until_its_time_is_over() -> None:
     roster = a_roster(FakeGrid({5: (0, 1), 9: (2,)}), quarantine_after=2, quarantine_rounds=3)
     for server_round in (1, 2):
-        roster.quarantine.reject(roster.host(5), server_round)
+        roster.quarantine.reject(roster.first_client(5), server_round)
     assert [set(roster.cohort(server_round, 0)) for server_round in (2, 5, 6)] == [{9}, {9}, {5, 9}]
 
 

@@ -1,4 +1,4 @@
-"""``python -m simulation.paper`` as a user meets it: bad paths in one line, Ctrl-C without traceback."""
+"""``python -m perennial.simulation.paper`` as a user meets it: bad paths in one line, Ctrl-C without traceback."""
 
 from __future__ import annotations
 

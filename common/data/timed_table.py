@@ -15,7 +15,7 @@ from perennial.common.command import unique_yaml
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.clock import ClockSpec
-from perennial.common.data import columns
+from perennial.common.data import table_columns
 from perennial.common.data.row_shards import RowShards
 from perennial.common.data.timestamps import blocks_at
 
@@ -67,12 +67,12 @@ class Table:
         spec = self._clock(config)
         targets = (self.target,) if isinstance(self.target, str) else self.target
         special = (self.time, self.client, *targets)
-        found = columns.read(self.path, (*special, *self.inputs), others=not self.inputs)
+        found = table_columns.read(self.path, (*special, *self.inputs), others=not self.inputs)
         inputs = self.inputs or tuple(name for name in found if name not in special)
         if not inputs:
             raise InputError(f"{self.path}: no column is left for x; the columns are {', '.join(found)}")
-        seconds = columns.times(found[self.time], self.time, self.path, spec.zone)
-        client, names = columns.codes(found[self.client], self.client, self.path)
+        seconds = table_columns.times(found[self.time], self.time, self.path, spec.zone)
+        client, names = table_columns.codes(found[self.client], self.client, self.path)
         return RowShards.of(
             (self._numbers(found, inputs).astype(np.float32),),
             self._targets(found, targets),
@@ -99,22 +99,22 @@ class Table:
     def _test(self, seconds: NDArray[np.int64], zone: str) -> NDArray[np.bool_]:
         if not self.test_from:
             return np.zeros(len(seconds), np.bool_)
-        first = columns.times(np.array([self.test_from], object), "test-from", self.path, zone)[0]
+        first = table_columns.times(np.array([self.test_from], object), "test-from", self.path, zone)[0]
         test: NDArray[np.bool_] = seconds >= first
         if not test.any() or test.all():
             purpose = "train on" if test.all() else "test on"
             raise InputError(f"{self.path}: test-from {self.test_from!r} leaves no rows to {purpose}")
         return test
 
-    def _targets(self, found: dict[str, columns.Column], targets: tuple[str, ...]) -> NDArray[Any] | None:
+    def _targets(self, found: dict[str, table_columns.Column], targets: tuple[str, ...]) -> NDArray[Any] | None:
         if not targets:
             return None
         values = self._numbers(found, targets)
         values = values.astype(np.float32) if values.dtype.kind == "f" else values
         return values[:, 0] if isinstance(self.target, str) else values
 
-    def _numbers(self, found: dict[str, columns.Column], names: tuple[str, ...]) -> NDArray[Any]:
-        return np.stack([columns.numbers(found[name], name, self.path) for name in names], axis=1)
+    def _numbers(self, found: dict[str, table_columns.Column], names: tuple[str, ...]) -> NDArray[Any]:
+        return np.stack([table_columns.numbers(found[name], name, self.path) for name in names], axis=1)
 
 
 def _typed(value: object, key: str, path: Path) -> object:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from perennial.common.command.errors import InputError, shown
 from perennial.common.data.datasets import PIXELS
 from perennial.common.data.examples import Inputs, Signature, Targets
-from perennial.common.task.optimisers import PLAIN, Optimiser
+from perennial.common.task.local_optimisers import PLAIN, Optimiser
 
 # What one batch becomes: the network's inputs, and what its outputs are compared with (None if with nothing).
 Batch = tuple[tuple[Tensor, ...], Tensor | None]

@@ -18,7 +18,7 @@ from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec
 from perennial.common.data.row_shards import RowShards
 from perennial.common.data.source import open_shards
-from perennial.common.data.table import Table
+from perennial.common.data.timed_table import Table
 
 WEEK = "weekday: Mon-Fri, weekend: Sat,Sun"
 ZONE = "America/Chicago"

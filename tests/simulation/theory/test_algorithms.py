@@ -8,7 +8,7 @@ import pytest
 from perennial.common.cycle.schedule import RoundSchedule
 from perennial.common.wire.seeding import generator
 from perennial.server import psgd
-from perennial.simulation.theory.chains import run
+from perennial.simulation.theory.algorithms import run
 from perennial.simulation.theory.problem import Floats, Problem, Regime, draw, gradient, loss
 from perennial.simulation.theory.rates import Plan
 

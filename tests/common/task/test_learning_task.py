@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from perennial.common.command.errors import InputError
 from perennial.common.data.examples import ArrayType, Signature
 from perennial.common.task import ready
+from perennial.common.task.learning_task import Score, Task, collate
 from perennial.common.task.ready import binary, build, classification, model_for, open_task, regression
-from perennial.common.task.task import Score, Task, collate
 
 NUMBER = ArrayType(("float32",))
 VECTOR = ArrayType(("float32",), (4,))

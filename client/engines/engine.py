@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perennial.common.data.examples import Inputs, Targets
-
-Vector = NDArray[np.float32]
-Rows = NDArray[np.int64]
+from perennial.common.data.partition import Rows
+from perennial.common.wire.chains import Vector
 
 
 @dataclass(frozen=True)
-class Chain:
-    """A received model, float32 (P,), and the learning rate of its local steps."""
+class Received:
+    """A chain's model as the order brought it, float32 (P,), and the learning rate of its local steps."""
 
     params: Vector
     lr: float
@@ -62,7 +61,7 @@ class Engine(Protocol):
 
     name: str
 
-    def train(self, chains: Sequence[Chain], work: Sequence[Work]) -> list[Trained]:
+    def train(self, chains: Sequence[Received], work: Sequence[Work]) -> list[Trained]:
         """Return one result a chain; both chains see the same batches."""
 
     def judge(self, models: Sequence[Vector], work: Sequence[Work]) -> list[NDArray[np.float64]]:

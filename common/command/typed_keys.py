@@ -1,0 +1,107 @@
+"""A key of the configuration: its type, its bounds and what it means, and values that fit it or are refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, field
+from difflib import get_close_matches
+from typing import Any
+
+from perennial.common.command.errors import InputError, shown
+
+AUTO = "auto"
+# YAML takes these for words, unless they have both a dot and a sign: 1e-3, 2.5e3.
+_POWER_OF_TEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,4}")
+
+
+def whole(default: int, doc: str, *, least: int, auto: bool = False) -> Any:
+    """A key that takes whole numbers from ``least`` on; with ``auto``, 0 (written auto) leaves it to the software."""
+    return field(default=default, metadata={"doc": doc, "least": least, "auto": auto})
+
+
+def real(
+    default: float, doc: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
+) -> Any:
+    """A key that takes numbers above ``above``, and from ``least`` to ``most``."""
+    return field(default=default, metadata={"doc": doc, "above": above, "least": least, "most": most})
+
+
+def word(default: str, doc: str, choices: tuple[str, ...] = ()) -> Any:
+    """A key that takes one of ``choices``, or any text if there are none."""
+    return field(default=default, metadata={"doc": doc, "choices": choices})
+
+
+def yes_or_no(default: bool, doc: str) -> Any:
+    """A key that takes true and false."""
+    return field(default=default, metadata={"doc": doc})
+
+
+def key_of(item: Field[Any]) -> str:
+    """Return the key as it is written: kebab-case."""
+    return item.name.replace("_", "-")
+
+
+def typed(item: Field[Any], value: object) -> Any:
+    """Return ``value`` in the type of the key's default, or refuse it."""
+    assert item.default is not MISSING
+    key, default = key_of(item), item.default
+    if item.metadata.get("auto") and value == AUTO:
+        return 0
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        raise InputError(f"{key} must be true or false, got {shown(value)}")
+    if isinstance(default, int):
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise InputError(f"{key} must be a whole number{_bounds(item)}, got {shown(value)}")
+    if isinstance(default, float):
+        if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
+            value = float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e308:
+            return float(value)
+        raise InputError(f"{key} must be a number{_bounds(item)}, got {shown(value)}")
+    if isinstance(value, str):
+        return value
+    raise InputError(f"{key} must be{_bounds(item) or ' text'}, got {shown(value)}")
+
+
+def check_range(item: Field[Any], value: Any) -> None:
+    """Refuse a value of the right type that lies outside the key's bounds or choices."""
+    limits = item.metadata
+    if limits.get("auto") and value == 0:
+        return
+    if isinstance(value, str):
+        fits = not limits["choices"] or value in limits["choices"]
+    elif isinstance(value, bool):
+        fits = True
+    else:
+        fits = (
+            value >= limits["least"]
+            and value > limits.get("above", -math.inf)
+            and value <= limits.get("most", math.inf)
+        ) and value < 2**63
+    if not fits:
+        raise InputError(f"{key_of(item)} must be{_bounds(item) or ' a number below 2**63'}, got {shown(value)}")
+
+
+def _bounds(item: Field[Any]) -> str:
+    limits = item.metadata
+    if limits.get("choices"):
+        return f" one of {', '.join(limits['choices'])}"
+    parts = []
+    if limits.get("above", -math.inf) > -math.inf:
+        parts.append(f"more than {limits['above']:g}")
+    if limits.get("least", -math.inf) > -math.inf:
+        parts.append(f"at least {limits['least']:g}")
+    if limits.get("most", math.inf) < math.inf:
+        parts.append(f"at most {limits['most']:g}")
+    return (" " + " and ".join(parts) if parts else "") + (" or auto" if limits.get("auto") else "")
+
+
+def nearest(key: str, known: Mapping[str, object]) -> str:
+    """Return what to do about a key that is not known: the one that was probably meant, or all of them."""
+    matches = get_close_matches(key, known, 1)
+    return f"; did you mean {matches[0]}?" if matches else f"; the keys are {', '.join(known)}"

@@ -1,0 +1,42 @@
+"""Flower's processes as the commands start and end them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perennial.common.command import flower
+from perennial.common.command.errors import RunError
+
+
+def test_a_free_port_is_none_that_the_system_gives_to_others_meanwhile() -> None:
+    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    found = {flower.free_port() for _ in range(20)}
+    assert len(found) > 1
+    assert max(found) < int(first)
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(flower, "_PORTS", range(port, port + 1))
+        monkeypatch.setattr(flower, "_TRIED_PORTS", 1)
+        with pytest.raises(RunError, match="none was free"):
+            flower.free_port()
+    assert flower.free_port() == port
+
+
+@pytest.mark.parametrize(("deaf", "code"), [(False, -15), (True, -9)])
+def test_a_process_is_asked_to_end_and_then_made_to(deaf: bool, code: int) -> None:
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if deaf else "pass"
+    program = f"import signal, sys; {ignore}; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        flower.end(process, 0.2 if deaf else 60)
+        assert process.returncode == code
