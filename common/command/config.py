@@ -28,8 +28,8 @@ class RunConfig:
     strategy: str = word("mc-psgd", "the algorithm", STRATEGIES)
     data: str = word(
         "digits",
-        "digits, cifar10, cifar100, mnist, fashion-mnist, an .npz file, a folder of shards, the .yaml file of a table, "
-        "or package.module:name",
+        "digits, cifar10, cifar100, mnist, fashion-mnist, chicago, flights, an .npz file, a folder of shards, "
+        "the .yaml file of a table, or package.module:name",
     )
     blocks: int = whole(5, "data distributions in a cycle, M", least=1)
     clients: int = whole(20, "clients in all, N", least=1)

@@ -137,8 +137,8 @@ def load(name: str) -> Dataset:
     if name.endswith(".npz"):
         return _from_npz(Path(name))
     raise InputError(
-        f"data must be digits, {', '.join(TORCHVISION)}, a path to an .npz file, to a folder of shards or to the .yaml "
-        f"file of a table, or package.module:name, got {name!r}"
+        f"data must be digits, {', '.join(TORCHVISION)}, chicago, flights, a path to an .npz file, to a folder of "
+        f"shards or to the .yaml file of a table, or package.module:name, got {name!r}"
     )
 
 

@@ -25,7 +25,7 @@ class Source(Protocol):
 
 
 # By name, those that come with the project.
-READY: dict[str, str] = {}
+READY = {"chicago": "perennial.common.data.chicago:Chicago", "flights": "perennial.common.data.flights:Flights"}
 
 
 def find(data: str) -> Source | None:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from perennial.common.command import extras
 from perennial.common.command.errors import InputError, shown
 
 Column = NDArray[Any]
@@ -115,7 +116,9 @@ def _parquet(path: Path, names: Sequence[str], others: bool) -> dict[str, Column
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InputError(f"{path}: Parquet needs pyarrow (pip install pyarrow), or save the table as CSV") from error
+        raise InputError(
+            f"{path}: Parquet needs pyarrow ({extras.install('tables')}), or save the table as CSV"
+        ) from error
     try:
         table = parquet.read_table(path)
     except pyarrow.ArrowException as error:
