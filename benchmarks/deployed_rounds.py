@@ -30,7 +30,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.processes import running, wait_until  # noqa: E402
 from perennial.common import shards  # noqa: E402
 from perennial.common.command.flower import command, environment, free_port  # noqa: E402
-from perennial.common.data.datasets import Shard  # noqa: E402
+from perennial.common.data.datasets import Described, Shard  # noqa: E402
+from perennial.common.data.examples import Signature  # noqa: E402
 from perennial.server import stock  # noqa: E402
 
 NODES, BLOCKS = 2, 2
@@ -38,15 +39,15 @@ STRATEGY = {"strategy": "mc-psgd", "model": "cnn", "local-iterations": 1, "batch
 IDLE_SECONDS = 30.0
 
 
-class RandomShards:
+class RandomShards(Described):
     """A few random images a shard: what is learned from them is of no interest."""
 
-    shape, classes, blocks, clients = (3, 32, 32), 10, BLOCKS, tuple(range(NODES))
+    signature, blocks, clients = Signature.labelled((3, 32, 32), 10), BLOCKS, tuple(range(NODES))
 
     def shard(self, client: int, block: int) -> Shard:
         rng = np.random.default_rng([client, block])
         x, y = rng.normal(size=(8, *self.shape)).astype(np.float32), rng.integers(0, 10, 8)
-        return Shard(x, y, np.arange(8))
+        return Shard((x,), y, np.arange(8))
 
     def test(self, block: int) -> Shard | None:
         return None

@@ -19,6 +19,7 @@ from torch import nn
 
 from perennial.client.engines import choose
 from perennial.client.engines.engine import Engine, Received, Work
+from perennial.common.data.examples import Signature
 from perennial.common.task import models
 from perennial.common.wire.layout import Layout
 
@@ -34,7 +35,9 @@ def main() -> None:
     chain = Received(Layout.of(arrays).flatten(arrays), 0.01)
     work = clients(arguments.clients, arguments.iterations)
     training = [Work(one.client, one.x, one.y, one.steps, one.judged[:0]) for one in work]
-    engines = [choose(name, module, SHAPE) for name in ("loop", "stacked", "native")]
+    engines = [
+        choose(name, module, Signature.labelled(SHAPE, CLASSES, ("uint8",))) for name in ("loop", "stacked", "native")
+    ]
     steps = arguments.clients * arguments.iterations
     trained = measure(engines, lambda engine: engine.train([chain], training), arguments.repeats)
     judged = measure(engines, lambda engine: engine.judge([chain.params], work), arguments.repeats)
@@ -62,7 +65,7 @@ def clients(count: int, iterations: int) -> list[Work]:
     return [
         Work(
             client,
-            rng.integers(0, 256, (rows, *SHAPE), dtype=np.uint8),
+            (rng.integers(0, 256, (rows, *SHAPE), dtype=np.uint8),),
             rng.integers(0, CLASSES, rows),
             rng.integers(0, rows, (iterations, BATCH)),
             rng.integers(0, rows, JUDGED),

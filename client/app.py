@@ -14,7 +14,9 @@ from perennial.client.engines.engine import Engine, Received, Work
 from perennial.client.hosting import Hosted, hosted
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.typed_keys import key_of
-from perennial.common.task import models
+from perennial.common.data.examples import Signature
+from perennial.common.task.models import arrays_of
+from perennial.common.task.ready import build, open_task
 from perennial.common.wire.chains import MIXED, SEPARATE
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import Order, read_models, read_order
@@ -36,7 +38,7 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the ordered clients on both chains from the models received, and judge those where asked."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes, node.threads)
+    engine, layout = _engine(config.engine, config.task, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=order.report_loss)
@@ -57,7 +59,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the received models on the ordered clients' shards."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, node.model, node.shards.shape, node.shards.classes, node.threads)
+    engine, layout = _engine(config.engine, config.task, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=True)
@@ -123,6 +125,7 @@ def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
 
 
 @lru_cache(maxsize=4)
-def _engine(name: str, model: str, shape: tuple[int, ...], classes: int, threads: int) -> tuple[Engine, Layout]:
-    network = models.build(model, shape, classes)
-    return engines.choose(name, network, shape, threads), Layout.of(models.arrays_of(network))
+def _engine(name: str, task: str, model: str, signature: Signature, threads: int) -> tuple[Engine, Layout]:
+    opened = open_task(task)
+    network = build(opened, signature, model)
+    return engines.choose(name, network, signature, threads, opened), Layout.of(arrays_of(network))

@@ -81,8 +81,7 @@ def _check_shards(folder: Path) -> None:
     if not shards.clients:
         raise InputError(f"{folder} holds no client: it is for a server; give a folder whose manifest lists clients")
     shards.check()
-    shape = "x".join(map(str, shards.shape))
-    say(f"{folder}: {len(shards.clients)} clients, {shards.blocks} blocks, {shards.classes} classes, examples {shape}")
+    say(f"{folder}: {len(shards.clients)} clients, {shards.blocks} blocks, examples {shards.signature}")
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -11,10 +11,9 @@ from flwr.app import UserConfigValue
 
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
-from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.datasets import Shards
 from perennial.common.data.source import DEFAULT_CLASSES, open_folder, open_shards
-from perennial.common.task.models import default_for
+from perennial.common.task.ready import model_for, open_task
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def hosted(node: Mapping[str, UserConfigValue], config: RunConfig) -> Hosted:
         clients = shards.clients[place::parts]
     if not clients:
         raise InputError(f"node hosts no client: the run has {len(shards.clients)} clients; use at most as many nodes")
-    model = default_for(shards.shape) if config.model == AUTO else config.model
+    model = model_for(open_task(config.task), config.model, shards.signature)
     return Hosted(clients, shards, model, int(node.get("threads", 1)))
 
 

@@ -11,8 +11,11 @@ from perennial.client.engines import choose
 from perennial.client.engines.native import NativeEngine
 from perennial.common.command import places
 from perennial.common.command.errors import InputError
+from perennial.common.task import ready
+from perennial.common.task.models import arrays_of
+from perennial.common.wire.layout import Layout
 from perennial.server.run.checkpoint import check_same_config, load_latest
-from perennial.server.run.evaluate import Right
+from perennial.server.run.evaluate import Right, TorchRight
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Pass, Run, prepare
 from perennial.server.run.progress import TerminalProgress
@@ -56,10 +59,13 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
             train(one, grid, nodes=nodes, resume=resume, eager=False, progress=progress, right=right)
 
 
-def _right(one: Pass) -> Right | None:
-    """Return the native engine's evaluation where the workers train with it; None: evaluate by torch."""
-    engine = choose(one.config.engine, one.network, one.shards.shape)
-    return engine.right if isinstance(engine, NativeEngine) else None
+def _right(one: Pass) -> Right:
+    """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
+    task = ready.open_task(one.config.task)
+    engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
+    if isinstance(engine, NativeEngine) and task.score.each is ready.right:
+        return engine.right
+    return TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
 
 
 def _unfinished(one: Pass) -> Pass:

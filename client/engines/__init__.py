@@ -18,24 +18,28 @@ from perennial.client.engines.stacked import StackedEngine
 from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import AUTO
+from perennial.common.data.examples import Signature
+from perennial.common.task.learning_task import Task, collate
+from perennial.common.task.local_optimisers import PLAIN
+from perennial.common.task.ready import classification, cross_entropy
 
 
-def choose(name: str, module: nn.Module, shape: tuple[int, ...], threads: int = 1) -> Engine:
-    """Return the engine called ``name``; ``auto`` is the fastest that trains ``module`` on examples of ``shape``.
+def choose(name: str, module: nn.Module, signature: Signature, threads: int = 1, task: Task = classification) -> Engine:
+    """Return the engine called ``name``; ``auto`` is the fastest that trains ``module`` on such examples for ``task``.
 
     threads: over which the native engine spreads its clients.
     """
     if any(parameter._backward_hooks for parameter in module.parameters()):
         raise InputError("the model has hooks on its parameters, which no copy of it keeps; put them on its modules")
     if name == AUTO:
-        return _fastest(module, shape, threads)
+        return _fastest(module, signature, threads, task)
     if name == "loop":
-        return LoopEngine(module)
+        return LoopEngine(module, task)
     try:
         if name == "stacked":
-            return _stacked(module, shape)
+            return _stacked(module, signature, task)
         if name == "native":
-            return NativeEngine(module, shape, threads)
+            return _native(module, signature, threads, task)
     except Unsupported as error:
         raise InputError(f"engine {name} does not take this model: {error}; use engine auto") from error
     except NoCompiler as error:
@@ -45,17 +49,17 @@ def choose(name: str, module: nn.Module, shape: tuple[int, ...], threads: int = 
     raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
 
 
-def _fastest(module: nn.Module, shape: tuple[int, ...], threads: int) -> Engine:
+def _fastest(module: nn.Module, signature: Signature, threads: int, task: Task) -> Engine:
     try:
-        return NativeEngine(module, shape, threads)
+        return _native(module, signature, threads, task)
     except NoCompiler as error:
         _warn_once(f"native engine not available ({error}); using a slower one")
     except Unsupported:
         pass
     try:
-        return _stacked(module, shape)
+        return _stacked(module, signature, task)
     except Unsupported:
-        return LoopEngine(module)
+        return LoopEngine(module, task)
 
 
 @cache
@@ -63,12 +67,21 @@ def _warn_once(message: str) -> None:
     logging.getLogger("perennial").warning(message)
 
 
-def _stacked(module: nn.Module, shape: tuple[int, ...]) -> StackedEngine:
+def _native(module: nn.Module, signature: Signature, threads: int, task: Task) -> NativeEngine:
+    """Return the engine if the task is what its kernels compute."""
+    if task.loss is not cross_entropy or task.optimiser != PLAIN or task.collate is not collate:
+        raise Unsupported(f"task {task.name} is not plain SGD on cross-entropy")
+    if len(signature.x) != 1 or not set(signature.x[0].dtypes) <= {"uint8", "float32"}:
+        raise Unsupported("examples must be one array of uint8 or float32")
+    return NativeEngine(module, signature.x[0].shape, threads)
+
+
+def _stacked(module: nn.Module, signature: Signature, task: Task) -> StackedEngine:
     """Return the engine after a trial step with two clients: what vmap takes shows only when it runs."""
-    engine = StackedEngine(module)
+    engine = StackedEngine(module, task)
     state = [value.detach().reshape(-1) for value in module.state_dict().values()]
-    x, rows = np.zeros((2, *shape), np.float32), np.array([[0, 1]])
-    work = [Work(client, x, np.zeros(2, np.int64), rows, rows[0]) for client in (0, 1)]
+    (x, y), rows = signature.zeros(2), np.array([[0, 1]])
+    work = [Work(client, x, y, rows, rows[0]) for client in (0, 1)]
     try:
         with torch.random.fork_rng(devices=[]):
             engine.train([Received(torch.cat(state).cpu().numpy(), 0.0)], work)

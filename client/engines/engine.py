@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perennial.common.data.examples import Inputs, Targets
 from perennial.common.data.partition import Rows
 from perennial.common.wire.chains import Vector
 
@@ -30,13 +31,13 @@ class Received:
 class Work:
     """One client's part of an order. ``steps`` and ``judged`` are rows of ``x`` and ``y``.
 
-    x: uint8 or float32, (n, *shape), possibly memory-mapped; uint8 is read through ``common.data.datasets.PIXELS``.
+    x: the inputs, each (n, *shape), possibly memory-mapped. y: the targets, None if there are none.
     steps: (I, B), one row a local iteration. judged: (J,), empty where no loss is asked for.
     """
 
     client: int
-    x: NDArray[Any]
-    y: NDArray[np.int64]
+    x: Inputs
+    y: Targets
     steps: Rows
     judged: Rows
 
@@ -56,7 +57,7 @@ class Trained:
 
 
 class Engine(Protocol):
-    """Trains every client of an order from the same received models, with plain SGD on cross-entropy."""
+    """Trains every client of an order from the same received models, by the loss and the optimiser of a task."""
 
     name: str
 

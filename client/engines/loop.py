@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn import functional
 
 from perennial.client.engines.engine import Received, Trained, Work, check_size
 from perennial.client.engines.torch_engine import PART, TorchEngine
-from perennial.common.data.datasets import as_float
 from perennial.common.data.partition import Rows
+from perennial.common.task.learning_task import Task
+from perennial.common.task.ready import classification, cross_entropy
 from perennial.common.wire.chains import Vector
 
 
@@ -27,7 +29,8 @@ class LoopEngine(TorchEngine):
 
     name = "loop"
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, task: Task = classification) -> None:
+        super().__init__(task)
         self._module = copy.deepcopy(module)
         self._state = list(self._module.state_dict(keep_vars=True).values())
         self._trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
@@ -46,14 +49,14 @@ class LoopEngine(TorchEngine):
 
     def _steps(self, client: Work, lr: float) -> float:
         self._module.train()
+        optimiser = self._task.optimiser(self._trainable, lr)
         taken = []
         for rows in client.steps:
-            loss = cross_entropy(self._module(_inputs(client, rows)), torch.from_numpy(client.y[rows]))
+            loss = self._loss(client, rows, "mean")
             gradients = torch.autograd.grad(loss, self._trainable, allow_unused=True)
-            with torch.no_grad():
-                for parameter, gradient in zip(self._trainable, gradients, strict=True):
-                    if gradient is not None:
-                        parameter.sub_(gradient, alpha=lr)
+            for parameter, gradient in zip(self._trainable, gradients, strict=True):
+                parameter.grad = gradient
+            optimiser.step()
             taken.append(loss.detach())
         return float(torch.stack(taken).double().mean()) if taken else float("nan")
 
@@ -67,9 +70,17 @@ class LoopEngine(TorchEngine):
         total = 0.0
         for at in range(0, client.judged.size, PART):
             rows = client.judged[at : at + PART]
-            outputs = self._module(_inputs(client, rows))
-            total += float(cross_entropy(outputs, torch.from_numpy(client.y[rows]), reduction="sum"))
+            total += float(self._loss(client, rows, "sum"))
         return total / client.judged.size if client.judged.size else float("nan")
+
+    def _loss(self, client: Work, rows: Rows, reduction: Literal["mean", "sum"]) -> Tensor:
+        inputs, target = self._task.batch(client.x, client.y, rows)
+        outputs = self._module(*inputs)
+        if self._task.loss is cross_entropy and target is not None:
+            # Torch's own sum is one kernel with it, and differs in the last bit from a sum of its losses.
+            return functional.cross_entropy(outputs, target, reduction=reduction)
+        losses = self._task.loss(outputs, target)
+        return losses.mean() if reduction == "mean" else losses.sum()
 
     def _load(self, model: Vector) -> None:
         check_size(model, sum(value.numel() for value in self._state))
@@ -82,10 +93,6 @@ class LoopEngine(TorchEngine):
     def _flat(self) -> NDArray[np.float32]:
         flat: NDArray[np.float32] = torch.cat([value.detach().reshape(-1) for value in self._state]).numpy()
         return flat
-
-
-def _inputs(client: Work, rows: Rows) -> Tensor:
-    return torch.from_numpy(as_float(client.x[rows]))
 
 
 def _seed(client: Work) -> int:

@@ -14,6 +14,7 @@ from torch import nn
 from perennial.client.engines import compiler, network
 from perennial.client.engines.engine import Received, Trained, Work, check_size
 from perennial.common.data.datasets import PIXELS
+from perennial.common.data.examples import Inputs, Targets
 from perennial.common.wire.chains import Vector
 
 _FIELDS = 9
@@ -52,7 +53,7 @@ class NativeEngine:
         self._run(self._stack(models), np.zeros(len(models), np.float32), work, None, None, losses)
         return list(losses)
 
-    def right(self, model: Vector, x: NDArray[Any], y: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def right(self, model: Vector, x: Inputs, y: Targets, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell for each of ``rows`` whether the model's best guess is its label."""
         row, kept = self._describe(Work(0, x, y, np.zeros((0, 0), np.int64), rows))
         found = np.zeros(len(rows), np.uint8)
@@ -107,13 +108,14 @@ class NativeEngine:
             raise MemoryError("the native engine ran out of memory or threads")
 
     def _describe(self, client: Work) -> tuple[list[int], list[NDArray[Any]]]:
-        if client.x.shape[1:] != self._shape or len(client.x) != len(client.y):
-            got = f"x {client.x.shape} and y {client.y.shape}"
+        (images,), labels = client.x, client.y
+        if labels is None or images.shape[1:] != self._shape or labels.shape != images.shape[:1]:
+            got = f"x {images.shape} and y {None if labels is None else labels.shape}"
             raise ValueError(f"client {client.client}: {got} must be (n, *{self._shape}) and (n,)")
-        if client.x.dtype not in (np.uint8, np.float32):
-            raise ValueError(f"client {client.client}: x must be uint8 or float32, got {client.x.dtype}")
-        x = np.ascontiguousarray(client.x)
-        y, steps, judged = (np.ascontiguousarray(rows, np.int64) for rows in (client.y, client.steps, client.judged))
+        if images.dtype not in (np.uint8, np.float32):
+            raise ValueError(f"client {client.client}: x must be uint8 or float32, got {images.dtype}")
+        x = np.ascontiguousarray(images)
+        y, steps, judged = (np.ascontiguousarray(rows, np.int64) for rows in (labels, client.steps, client.judged))
         iterations, batch = steps.shape
         values = [_address(x), _address(y), len(y), int(x.dtype == np.float32)]
         values += [_address(steps), iterations, batch, _address(judged), judged.size]

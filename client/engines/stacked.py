@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn.functional import cross_entropy
 
 from perennial.client.engines.engine import Received, Trained, Work, check_size
 from perennial.client.engines.network import Unsupported
 from perennial.client.engines.torch_engine import PART, TorchEngine
-from perennial.common.data.datasets import as_float
+from perennial.common.command.errors import InputError
+from perennial.common.task.learning_task import Batch, Task
+from perennial.common.task.local_optimisers import NUMBER_BY_NUMBER
+from perennial.common.task.ready import classification
 from perennial.common.wire.chains import Vector
 
 # Numbers that one stack of clients may hold, counting weights, gradients and activations.
@@ -32,7 +35,10 @@ class StackedEngine(TorchEngine):
 
     name = "stacked"
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, task: Task = classification) -> None:
+        super().__init__(task)
+        if not isinstance(task.optimiser, NUMBER_BY_NUMBER):
+            raise Unsupported("its task has an optimiser of its own, which may mix the clients' numbers")
         state = module.state_dict()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._module = copy.deepcopy(module).to(self._device)
@@ -41,7 +47,6 @@ class StackedEngine(TorchEngine):
             extra = next(name for name in state if name not in self._parameters)
             raise Unsupported(f"{extra} is a buffer or a shared parameter")
         self._size = sum(value.numel() for value in state.values())
-        self._slopes = vmap(grad_and_value(self._loss), in_dims=(0, None, 0, 0))
 
     def _train_chain(self, chain: Received, work: Sequence[Work]) -> Trained:
         losses = self._judge_model(chain.params, work)
@@ -60,19 +65,39 @@ class StackedEngine(TorchEngine):
         weights = self._views(stacked)
         trainable = {name: weights[name] for name, value in self._parameters.items() if value.requires_grad}
         fixed = {name: value[0] for name, value in weights.items() if name not in trainable}
+        optimiser = self._task.optimiser(list(trainable.values()), chain.lr)
         taken = torch.zeros(len(work), dtype=torch.float64, device=self._device)
         iterations = len(work[0].steps)
         for i in range(iterations):
-            x = self._tensor(np.stack([as_float(client.x[client.steps[i]]) for client in work]))
-            y = self._tensor(np.stack([client.y[client.steps[i]] for client in work]))
-            slopes, losses = self._slopes(trainable, fixed, x, y)
-            with torch.no_grad():
-                torch._foreach_add_(list(trainable.values()), [slopes[name] for name in trainable], alpha=-chain.lr)
+            batches = [self._task.batch(client.x, client.y, client.steps[i]) for client in work]
+            inputs, target = self._joined(batches, torch.stack)
+            slopes = vmap(grad_and_value(self._loss), in_dims=(0, None, 0, None if target is None else 0))
+            gradients, losses = slopes(trainable, fixed, inputs, target)
+            for name, value in trainable.items():
+                value.grad = gradients[name]
+            optimiser.step()
             taken += losses.detach()
         return stacked, (taken / iterations).cpu().numpy()
 
-    def _loss(self, trainable: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(functional_call(self._module, {**trainable, **fixed}, (x,)), y)
+    def _loss(
+        self,
+        trainable: dict[str, Tensor],
+        fixed: dict[str, Tensor],
+        inputs: tuple[Tensor, ...],
+        target: Tensor | None,
+    ) -> Tensor:
+        return self._task.loss(functional_call(self._module, {**trainable, **fixed}, inputs), target).mean()
+
+    def _joined(self, batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor]) -> Batch:
+        """Return the clients' batches as one, on the device."""
+        try:
+            inputs = tuple(join(list(parts)).to(self._device) for parts in zip(*(x for x, _ in batches), strict=True))
+            targets = [target for _, target in batches if target is not None]
+            return inputs, join(targets).to(self._device) if targets else None
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"task {self._task.name}: its collate gives clients batches of other shapes ({error}); use engine loop"
+            ) from error
 
     def _stacks(self, work: Sequence[Work]) -> Iterator[list[int]]:
         """Yield clients with equal batches together, few enough at a time to bound memory."""
@@ -80,7 +105,8 @@ class StackedEngine(TorchEngine):
         for k, client in enumerate(work):
             shapes.setdefault(client.steps.shape, []).append(k)
         for (_, batch), clients in shapes.items():
-            one = 4 * self._size + 64 * batch * int(np.prod(work[clients[0]].x.shape[1:]))
+            numbers = sum(prod(x.shape[1:]) for x in work[clients[0]].x)
+            one = 4 * self._size + 64 * batch * numbers
             most = max(1, _BUDGET // one)
             yield from (clients[at : at + most] for at in range(0, len(clients), most))
 
@@ -88,20 +114,27 @@ class StackedEngine(TorchEngine):
         """Judge the rows of all clients together: they share the model."""
         check_size(model, self._size)
         counts = np.array([client.judged.size for client in work])
-        rows = np.empty(counts.sum(), np.float64)
-        owners = [(client, row) for client in work for row in client.judged]
+        found = np.empty(counts.sum(), np.float64)
         weights = {name: value[0] for name, value in self._views(self._tensor(model)[None]).items()}
         self._module.eval()
         with torch.no_grad():
-            for at in range(0, len(owners), PART):
-                part = owners[at : at + PART]
-                x = self._tensor(np.stack([as_float(client.x[row]) for client, row in part]))
-                y = self._tensor(np.array([client.y[row] for client, row in part]))
-                outputs = functional_call(self._module, weights, (x,))
-                rows[at : at + PART] = cross_entropy(outputs, y, reduction="none").cpu().numpy()
+            for at in range(0, len(found), PART):
+                inputs, target = self._joined(self._judged(work, at), torch.cat)
+                outputs = functional_call(self._module, weights, inputs)
+                found[at : at + PART] = self._task.loss(outputs, target).cpu().numpy()
         ends = np.cumsum(counts)
-        parts = [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        parts = [found[end - count : end] for end, count in zip(ends, counts, strict=True)]
         return np.array([part.mean() if part.size else np.nan for part in parts])
+
+    def _judged(self, work: Sequence[Work], start: int) -> list[Batch]:
+        """Return the judged rows from ``start`` to ``start + PART`` of all clients' rows in a row, by client."""
+        batches, before = [], 0
+        for client in work:
+            rows = client.judged[max(0, start - before) : max(0, start + PART - before)]
+            if len(rows):
+                batches.append(self._task.batch(client.x, client.y, rows))
+            before += client.judged.size
+        return batches
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perennial.client.engines.engine import Received, Trained, Work
+from perennial.common.task.learning_task import Task
 from perennial.common.wire.chains import Vector
 
 # Judged rows are taken in parts, so that memory stays bounded.
@@ -17,6 +18,9 @@ PART = 256
 
 class TorchEngine(ABC):
     """Chains are trained one after another, so that a chain's bits do not depend on the others."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
 
     def train(self, chains: Sequence[Received], work: Sequence[Work]) -> list[Trained]:
         """Return one result a chain; both chains see the same batches."""

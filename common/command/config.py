@@ -26,7 +26,11 @@ class RunConfig:
     """Every setting of one run; the paper's symbol is named where there is one."""
 
     strategy: str = word("mc-psgd", "the algorithm", STRATEGIES)
-    data: str = word("digits", "digits, cifar10, cifar100, mnist, fashion-mnist, an .npz file, or a folder of shards")
+    data: str = word(
+        "digits",
+        "digits, cifar10, cifar100, mnist, fashion-mnist, chicago, flights, an .npz file, a folder of shards, "
+        "the .yaml file of a table, or package.module:name",
+    )
     blocks: int = whole(5, "data distributions in a cycle, M", least=1)
     clients: int = whole(20, "clients in all, N", least=1)
     labels_per_block: int = whole(4, "labels that a block holds", least=1)
@@ -40,6 +44,7 @@ class RunConfig:
         0, "in block m, counted from 0, label y stands as y + m times this, modulo the labels", least=0
     )
     client_skew: float = real(1.0, "fraction of a block that is sorted by label before it is cut", least=0, most=1)
+    task: str = word("classification", "what is learnt: classification, binary, regression or package.module:name")
     model: str = word(AUTO, "cnn, mlp, linear or package.module:factory; auto: by the data's shape")
     cycles: int = whole(5, "times through all blocks, C", least=1)
     rounds_per_block: int = whole(10, "rounds before the next block, E", least=1)

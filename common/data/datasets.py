@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from perennial.common.command import extras
 from perennial.common.command.errors import InputError
 from perennial.common.data import npz, partition
+from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.data.partition import Rows
 from perennial.common.wire.seeding import generator
 
@@ -32,16 +33,18 @@ def as_float(x: NDArray[Any]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Shard:
-    """``rows`` of x and y: D_m^i, or a block's test set."""
+    """``rows`` of the inputs x and the targets y: D_m^i, or a block's test set."""
 
-    x: NDArray[Any]
-    y: NDArray[np.int64]
+    x: Inputs
+    y: Targets
     rows: Rows
 
 
 class Shards(Protocol):
     """What the clients hold, block by block, and the blocks' test sets where there are any."""
 
+    @property
+    def signature(self) -> Signature: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -52,6 +55,20 @@ class Shards(Protocol):
     def clients(self) -> tuple[int, ...]: ...
     def shard(self, client: int, block: int) -> Shard: ...
     def test(self, block: int) -> Shard | None: ...
+
+
+class Described:
+    """Shards whose signature says all of their examples. shape: of the first input."""
+
+    signature: Signature
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.signature.x[0].shape
+
+    @property
+    def classes(self) -> int:
+        return self.signature.classes
 
 
 @dataclass(frozen=True)
@@ -69,7 +86,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class CutDataset:
+class CutDataset(Described):
     """A data set cut by a partition: fills ``Shards`` without copying an image.
 
     label_shift: in block m, label y stands as y + m * label_shift, modulo the labels: blocks then disagree on answers.
@@ -79,13 +96,10 @@ class CutDataset:
     partition: partition.Partition
     label_shift: int = 0
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.dataset.x_train.shape[1:]
-
-    @property
-    def classes(self) -> int:
-        return self.dataset.classes
+    @cached_property
+    def signature(self) -> Signature:  # type: ignore[override]
+        x = self.dataset.x_train
+        return Signature.labelled(x.shape[1:], self.dataset.classes, (x.dtype.name,))
 
     @property
     def blocks(self) -> int:
@@ -96,18 +110,18 @@ class CutDataset:
         return tuple(range(len(self.partition.bounds[0]) - 1))
 
     def shard(self, client: int, block: int) -> Shard:
-        return Shard(self.dataset.x_train, self._labels[block][0], self.partition.shard(client, block))
+        return Shard((self.dataset.x_train,), self._labels[block][0], self.partition.shard(client, block))
 
     def test(self, block: int) -> Shard | None:
         rows = partition.cut_test(self.dataset.y_test, self.partition.tested[block])
-        return Shard(self.dataset.x_test, self._labels[block][1], rows) if len(rows) else None
+        return Shard((self.dataset.x_test,), self._labels[block][1], rows) if len(rows) else None
 
     @cached_property
     def _labels(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """For each block the labels of all training and of all test rows; one array where they are the same."""
-        both = (self.dataset.y_train, self.dataset.y_test)
-        turns = [block * self.label_shift % self.classes for block in range(self.blocks)]
-        turned = {turn: ((both[0] + turn) % self.classes, (both[1] + turn) % self.classes) for turn in set(turns) - {0}}
+        classes, both = self.dataset.classes, (self.dataset.y_train, self.dataset.y_test)
+        turns = [block * self.label_shift % classes for block in range(self.blocks)]
+        turned = {turn: ((both[0] + turn) % classes, (both[1] + turn) % classes) for turn in set(turns) - {0}}
         return [turned.get(turn, both) for turn in turns]
 
 
@@ -123,7 +137,8 @@ def load(name: str) -> Dataset:
     if name.endswith(".npz"):
         return _from_npz(Path(name))
     raise InputError(
-        f"data must be digits, {', '.join(TORCHVISION)}, a path to an .npz file or a folder of shards, got {name!r}"
+        f"data must be digits, {', '.join(TORCHVISION)}, chicago, flights, a path to an .npz file, to a folder of "
+        f"shards or to the .yaml file of a table, or package.module:name, got {name!r}"
     )
 
 
@@ -138,13 +153,13 @@ def _from_npz(path: Path) -> Dataset:
     arrays = npz.read(path, ("x_train", "y_train", "x_test", "y_test"), mapped=True)
     for part in ("train", "test"):
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        check_examples(x, y, f"{path} ({part})")
+        _check_labelled(x, y, f"{path} ({part})")
         arrays[f"y_{part}"] = y.astype(np.int64)
     return Dataset(**arrays)
 
 
-def check_examples(x: NDArray[Any], y: NDArray[Any], where: str) -> None:
-    """Refuse arrays that are not examples: x uint8 or float32 (n, *shape), y integers (n,) from 0."""
+def _check_labelled(x: NDArray[Any], y: NDArray[Any], where: str) -> None:
+    """Refuse arrays that are not a labelled data set: x uint8 or float32 (n, *shape), y integers (n,) from 0."""
     if x.dtype not in (np.uint8, np.float32) or x.ndim < 2:
         raise InputError(f"{where}: x must be uint8 or float32 of shape (n, ...), got {x.dtype} {x.shape}")
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from perennial.common.command.errors import InputError, shown
-from perennial.common.data import npz, timestamps
-from perennial.common.data.datasets import Shard, Shards, check_examples
+from perennial.common.command.errors import InputError
+from perennial.common.data import manifest, npz, timestamps
+from perennial.common.data.datasets import Described, Shard, Shards
+from perennial.common.data.examples import named
 
-FORMAT = 1
 # Shards kept in memory; the paper's 100 clients of one block fit many times over.
 _CACHED = 2048
 
 
-class ShardFolder:
+class ShardFolder(Described):
     """Reads ``manifest.json`` at once and shards when they are asked for; fills ``Shards``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.shape, self.classes, self.blocks, self.clients = _manifest(folder / "manifest.json")
+        self.signature, self.blocks, self.clients = manifest.read(folder)
         self._cache: OrderedDict[tuple[int, int], Shard] = OrderedDict()
 
     def shard(self, client: int, block: int) -> Shard:
@@ -47,27 +43,16 @@ class ShardFolder:
         for client in self.clients:
             timed = shard_path(self.folder, client, 0).with_name(timestamps.FILE)
             if timed.exists():
-                samples = timestamps.read_samples(timed)
-                self.check_fit(samples.x, samples.y, timed)
+                timestamps.read_samples(timed, self.signature)
                 continue
             for block in range(self.blocks):
                 self.shard(client, block)
 
-    def check_fit(self, x: NDArray[Any], y: NDArray[np.int64], path: Path) -> None:
-        """Refuse examples of another shape or with other labels than the manifest's."""
-        if x.shape[1:] != self.shape:
-            raise InputError(f"{path}: examples have shape {x.shape[1:]}, the manifest says {self.shape}")
-        if len(y) and int(y.max()) >= self.classes:
-            raise InputError(f"{path}: label {int(y.max())} is outside the manifest's [0, {self.classes})")
-
     def _read(self, path: Path) -> Shard:
-        arrays = npz.read(path, ("x", "y"))
-        x, y = arrays["x"], arrays["y"].astype(np.int64) if arrays["y"].dtype.kind in "iu" else arrays["y"]
-        check_examples(x, y, str(path))
-        self.check_fit(x, y, path)
-        if not len(y):
+        x, y = self.signature.take(npz.read(path, self.signature.names), str(path))
+        if not len(x[0]):
             raise InputError(f"{path} has no examples; a shard needs at least one")
-        return Shard(x, y, np.arange(len(y), dtype=np.int64))
+        return Shard(x, y, np.arange(len(x[0]), dtype=np.int64))
 
 
 def shard_path(folder: Path, client: int, block: int) -> Path:
@@ -83,54 +68,17 @@ def write(folder: Path, shards: Shards, clients: Sequence[int], *, with_test: bo
     for client in clients:
         shard_path(folder, client, 0).parent.mkdir(parents=True, exist_ok=True)
         for block in range(shards.blocks):
-            _save(shard_path(folder, client, block), shards.shard(client, block))
+            shard = shards.shard(client, block)
+            if not len(shard.rows):
+                raise InputError(f"client {client} has no examples of block {block}; a shard in a folder needs one")
+            _save(shard_path(folder, client, block), shard)
     for block in range(shards.blocks if with_test else 0):
         if (examples := shards.test(block)) is not None:
             test_path(folder, block).parent.mkdir(parents=True, exist_ok=True)
             _save(test_path(folder, block), examples)
-    manifest = {
-        "format": FORMAT,
-        "blocks": shards.blocks,
-        "classes": shards.classes,
-        "shape": list(shards.shape),
-        "clients": list(clients),
-    }
-    partial = folder / f"manifest.{os.getpid()}.json"
-    partial.write_text(json.dumps(manifest) + "\n")
-    partial.replace(folder / "manifest.json")
+    manifest.write(folder, shards.signature, shards.blocks, clients)
 
 
 def _save(path: Path, shard: Shard) -> None:
-    np.savez(path, x=shard.x[shard.rows], y=shard.y[shard.rows])
-
-
-def _manifest(path: Path) -> tuple[tuple[int, ...], int, int, tuple[int, ...]]:
-    """Return shape, classes, blocks and clients."""
-    try:
-        manifest = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{path.parent} is not a folder of shards: {path.name} is missing; `flower-simulation shards` writes one"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(f"{path}: format must be {FORMAT}, got {shown(found)}")
-    shape = _positive_integers(manifest, "shape", path)
-    clients = _positive_integers(manifest, "clients", path, least=0)
-    if len(set(clients)) != len(clients):
-        raise InputError(f"{path}: clients has an id twice")
-    classes, blocks = (_positive_integers({key: [manifest.get(key)]}, key, path)[0] for key in ("classes", "blocks"))
-    return shape, classes, blocks, tuple(sorted(clients))
-
-
-def _positive_integers(manifest: dict[str, Any], key: str, path: Path, least: int = 1) -> tuple[int, ...]:
-    value = manifest.get(key)
-    if (
-        not isinstance(value, list)
-        or (not value and key != "clients")
-        or any(type(item) is not int or not least <= item < 2**31 for item in value)
-    ):
-        raise InputError(f"{path}: {key} must be whole numbers of at least {least}, got {shown(value)}")
-    return tuple(value)
+    arrays = {name: array[shard.rows] for name, array in named(shard.x, shard.y).items()}
+    np.savez(path, **arrays)  # type: ignore[arg-type]

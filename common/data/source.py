@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary
 
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
-from perennial.common.command.typed_keys import AUTO
 from perennial.common.cycle.clock import ClockSpec, utc_now
-from perennial.common.data import datasets, partition
+from perennial.common.data import datasets, partition, sources
 from perennial.common.data.datasets import CutDataset, Shard, Shards
+from perennial.common.data.examples import Signature
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.timed import TimedFolder
 
@@ -35,6 +35,10 @@ class NoData:
     blocks: int
     clients: tuple[int, ...] = ()
 
+    @property
+    def signature(self) -> Signature:
+        return Signature.labelled(self.shape, self.classes)
+
     def shard(self, client: int, block: int) -> Shard:
         raise InputError(f"client {client} has no data here")
 
@@ -43,9 +47,11 @@ class NoData:
 
 
 def open_shards(config: RunConfig) -> Shards:
-    """Return the data that ``config`` names: cut from a data set, or a folder of shards."""
+    """Return the data that ``config`` names: a source's, a folder of shards, or cut from a data set."""
     if config.shape:
         return NoData(_shape(config.shape), config.classes or DEFAULT_CLASSES, config.blocks)
+    if (source := sources.find(config.data)) is not None:
+        return sources.opened(source, config)
     if Path(config.data).is_dir() or ("/" in config.data and not config.data.endswith(".npz")):
         return open_folder(Path(config.data), config)
     return _cut(
@@ -73,11 +79,10 @@ def open_folder(path: Path, config: RunConfig) -> Shards:
 def resolved(config: RunConfig, shards: Shards) -> RunConfig:
     """Return ``config`` with what the data decides: blocks, clients and the model."""
     # Here, because it loads torch, which cutting data into shards does without.
-    from perennial.common.task.models import default_for
+    from perennial.common.task.ready import model_for, open_task
 
     clients = len(shards.clients) or config.clients
-    model = default_for(shards.shape) if config.model == AUTO else config.model
-    return config.with_data(shards.blocks, clients, model)
+    return config.with_data(shards.blocks, clients, model_for(open_task(config.task), config.model, shards.signature))
 
 
 def _shared(make: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec, utc_now
-from perennial.common.data.datasets import Shard
+from perennial.common.data.datasets import Described, Shard
 from perennial.common.data.partition import Rows
 from perennial.common.data.shards import ShardFolder, shard_path
 from perennial.common.data.timestamps import FILE, Samples, read_samples, rows_by_block
 
 
-class TimedFolder:
+class TimedFolder(Described):
     """Fills ``Shards``. A block's rows are found anew every minute: samples grow old, and blocks may become empty.
 
     now: None on a simulated clock, where time is taken to be that of the client's latest sample.
@@ -28,12 +28,7 @@ class TimedFolder:
                 f"({', '.join(spec.names)})"
             )
         self._folder, self._spec, self._retention, self._now = folder, spec, retention_days or None, now
-        self.shape, self.classes, self.blocks, self.clients = (
-            folder.shape,
-            folder.classes,
-            folder.blocks,
-            folder.clients,
-        )
+        self.signature, self.blocks, self.clients = folder.signature, folder.blocks, folder.clients
         # With the file's time and size: a device writes it anew as samples come.
         self._samples: dict[int, tuple[tuple[int, int], Samples]] = {}
         self._rows: dict[int, tuple[datetime, tuple[Rows, ...]]] = {}
@@ -56,9 +51,7 @@ class TimedFolder:
         stamp = status.st_mtime_ns, status.st_size
         known = self._samples.get(client)
         if known is None or known[0] != stamp:
-            samples = read_samples(path)
-            self._folder.check_fit(samples.x, samples.y, path)
-            known = self._samples[client] = stamp, samples
+            known = self._samples[client] = stamp, read_samples(path, self.signature)
             self._rows.pop(client, None)
         return known[1]
 

@@ -1,6 +1,6 @@
 """Samples with timestamps, cut into blocks by the clock that the rounds follow. Imports neither flwr nor torch.
 
-Arrays: x uint8 or float32 (n, *shape); y int64 (n,); t int64 (n,), seconds since 1970 in UTC; rows int64.
+Arrays: x and y as ``examples`` has them; t int64 (n,), seconds since 1970 in UTC; rows int64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import SECONDS_A_DAY, ClockSpec
 from perennial.common.cycle.week import MINUTES_A_WEEK
 from perennial.common.data import npz
-from perennial.common.data.datasets import check_examples
+from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.data.partition import Rows
 
 FILE = "timestamps.npz"
@@ -32,16 +32,19 @@ Times = NDArray[np.int64]
 class Samples:
     """What a device has recorded: row i was taken at second t[i]; rows come in any order."""
 
-    x: NDArray[Any]
-    y: NDArray[np.int64]
+    x: Inputs
+    y: Targets
     t: Times
 
 
-def read_samples(path: Path) -> Samples:
-    """Return the samples of a file with arrays x, y and t (integer seconds since 1970 in UTC, or datetime64)."""
-    arrays = npz.read(path, ("x", "y", "t"))
-    check_examples(arrays["x"], arrays["y"], str(path))
-    return Samples(arrays["x"], arrays["y"].astype(np.int64), _times(arrays["t"], len(arrays["x"]), path))
+def read_samples(path: Path, signature: Signature) -> Samples:
+    """Return the samples of a file with the arrays of ``signature`` and t.
+
+    t: integer seconds since 1970 in UTC, or datetime64.
+    """
+    arrays = npz.read(path, (*signature.names, "t"))
+    x, y = signature.take(arrays, str(path))
+    return Samples(x, y, seconds_of(arrays["t"], len(x[0]), str(path)))
 
 
 def blocks_at(spec: ClockSpec, t: Times) -> NDArray[np.int64]:
@@ -81,15 +84,16 @@ def _offsets(spec: ClockSpec, first: int, last: int) -> tuple[Times, NDArray[np.
     return np.array(since, np.int64), np.array([spec.offset(second) for second in since], np.int64)
 
 
-def _times(t: NDArray[Any], samples: int, path: Path) -> Times:
+def seconds_of(t: NDArray[Any], samples: int, where: str) -> Times:
+    """Return times as seconds since 1970 in UTC, or refuse them; the first one that is wrong is named."""
     if t.dtype.kind not in "iuM" or t.shape != (samples,):
         raise InputError(
-            f"{path}: t must be integer seconds or datetime64 of shape ({samples},), got {t.dtype} {t.shape}"
+            f"{where}: t must be integer seconds or datetime64 of shape ({samples},), got {t.dtype} {t.shape}"
         )
     # datetime64 is rounded down to seconds; "not a time" becomes the least integer and is refused below.
     seconds = t.astype("datetime64[s]").astype(np.int64) if t.dtype.kind == "M" else t
     outside = (seconds < 0) | (seconds >= _LATEST)
     if outside.any():
         row = int(np.argmax(outside))
-        raise InputError(f"{path}: t must be seconds since 1970 in UTC, in [0, {_LATEST}), got {t[row]} in row {row}")
+        raise InputError(f"{where}: t must be seconds since 1970 in UTC, in [0, {_LATEST}), got {t[row]} in row {row}")
     return seconds.astype(np.int64)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from perennial.common.command.errors import InputError
+from perennial.common.command.naming import imported, is_name
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
 
 
-def cnn(shape: Shape, classes: int) -> nn.Module:
+def cnn(shape: Shape, outputs: int) -> nn.Module:
     """The paper's network: PyTorch's tutorial CNN; 62,006 parameters for (3, 32, 32) and 10 classes."""
     if len(shape) != 3 or min(shape[1:]) < 16:
         raise InputError(
@@ -37,25 +38,25 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         ("relu3", nn.ReLU()),
         ("fc2", nn.Linear(120, 84)),
         ("relu4", nn.ReLU()),
-        ("fc3", nn.Linear(84, classes)),
+        ("fc3", nn.Linear(84, outputs)),
     ]
     return nn.Sequential(OrderedDict(layers))
 
 
-def mlp(shape: Shape, classes: int) -> nn.Module:
+def mlp(shape: Shape, outputs: int) -> nn.Module:
     """One hidden layer of 64: enough for digits."""
     layers = [
         ("flatten", nn.Flatten()),
         ("fc1", nn.Linear(prod(shape), 64)),
         ("relu", nn.ReLU()),
-        ("fc2", nn.Linear(64, classes)),
+        ("fc2", nn.Linear(64, outputs)),
     ]
     return nn.Sequential(OrderedDict(layers))
 
 
-def linear(shape: Shape, classes: int) -> nn.Module:
+def linear(shape: Shape, outputs: int) -> nn.Module:
     """Softmax regression with zero initial weights: convex, and the same start for everyone."""
-    network = nn.Sequential(OrderedDict([("flatten", nn.Flatten()), ("fc", nn.Linear(prod(shape), classes))]))
+    network = nn.Sequential(OrderedDict([("flatten", nn.Flatten()), ("fc", nn.Linear(prod(shape), outputs))]))
     for parameter in network.parameters():
         nn.init.zeros_(parameter)
     return network
@@ -73,45 +74,42 @@ def factory(name: str) -> Factory:
     """Return the factory that ``name`` stands for."""
     if name in NAMED:
         return NAMED[name]
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+    if not is_name(name):
         raise InputError(f"model must be one of {', '.join(NAMED)} or package.module:factory, got {name!r}")
-    try:
-        found: Factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"model {name!r} cannot be imported: {error}; is its package installed here?") from error
-    return found
+    return cast(Factory, imported("model", name))
 
 
-def build(name: str, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
+def build(name: str, shape: Shape, outputs: int, seed: int = 0) -> nn.Module:
     """Return the network with the initial weights that ``seed`` gives, checked to fit the data.
 
-    A factory is called as factory(shape, classes) and must return a module that maps (n, *shape) to (n, classes).
+    A factory is called as factory(shape, outputs) and must return a module that maps (n, *shape) to (n, outputs).
     """
-    # Initialisers draw from torch's global generator; the fork leaves the caller's untouched.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = _made(name, shape, classes)
-    if not isinstance(network, nn.Module):
-        raise InputError(f"model {name!r} must return a torch nn.Module, got {type(network).__name__}")
-    for key, value in network.state_dict().items():
-        if value.dtype != torch.float32:
-            raise InputError(
-                f"model {name!r}: {key} is {value.dtype}, and only float32 can be averaged over clients "
-                "(BatchNorm counts batches in int64: use GroupNorm)"
-            )
-    _check_output(network, name, shape, classes)
+    make = factory(name)
+    network = seeded(lambda: make(shape, outputs), f"model {name!r}", seed)
+    _check_output(network, name, shape, outputs)
     return network
 
 
-def _made(name: str, shape: Shape, classes: int) -> nn.Module:
-    make = factory(name)
-    try:
-        return make(shape, classes)
-    except InputError:
-        raise
-    except Exception as error:  # someone else's code: whatever it raises says that the factory does not fit
-        raise InputError(f"model {name!r} could not be made with factory({shape}, {classes}): {error}") from error
+def seeded(make: Callable[[], nn.Module], what: str, seed: int) -> nn.Module:
+    """Return the network that ``make`` makes, with the initial weights that ``seed`` gives; ``what`` it is."""
+    # Initialisers draw from torch's global generator; the fork leaves the caller's untouched.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            network = make()
+        except InputError:
+            raise
+        except Exception as error:  # someone else's code: whatever it raises says that it does not fit
+            raise InputError(f"{what} could not be made: {error}") from error
+    if not isinstance(network, nn.Module):
+        raise InputError(f"{what} must return a torch nn.Module, got {type(network).__name__}")
+    for key, value in network.state_dict().items():
+        if value.dtype != torch.float32:
+            raise InputError(
+                f"{what}: {key} is {value.dtype}, and only float32 can be averaged over clients "
+                "(BatchNorm counts batches in int64: use GroupNorm)"
+            )
+    return network
 
 
 def arrays_of(network: nn.Module) -> dict[str, NDArray[np.float32]]:
@@ -119,7 +117,7 @@ def arrays_of(network: nn.Module) -> dict[str, NDArray[np.float32]]:
     return {key: value.detach().numpy() for key, value in network.state_dict().items()}
 
 
-def _check_output(network: nn.Module, name: str, shape: Shape, classes: int) -> None:
+def _check_output(network: nn.Module, name: str, shape: Shape, outputs: int) -> None:
     was_training = network.training
     network.eval()
     try:
@@ -129,6 +127,6 @@ def _check_output(network: nn.Module, name: str, shape: Shape, classes: int) -> 
         raise InputError(f"model {name!r} does not take data of shape {shape}: {error}") from error
     finally:
         network.train(was_training)
-    if not isinstance(output, torch.Tensor) or output.shape != (2, classes):
+    if not isinstance(output, torch.Tensor) or output.shape != (2, outputs):
         got = tuple(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise InputError(f"model {name!r} must give one output for each of the {classes} classes, got {got}")
+        raise InputError(f"model {name!r} must give {outputs} outputs for each example, got {got}")

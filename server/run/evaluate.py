@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -15,8 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from perennial.common.data.datasets import Shard, Shards, as_float
+from perennial.common.command.errors import RunError
+from perennial.common.data.datasets import Shard, Shards
+from perennial.common.data.examples import Inputs, Targets
 from perennial.common.data.partition import Rows
+from perennial.common.task.learning_task import Task
+from perennial.common.task.ready import classification
 from perennial.common.wire.chains import Vector
 from perennial.common.wire.layout import Layout
 from perennial.server.psgd import Predictors
@@ -25,25 +30,27 @@ _BATCH = 250
 
 
 LOG = logging.getLogger("perennial")
-# Tells for each of ``rows`` of x and y whether the model's best guess is its label; called from several threads.
-Right = Callable[[Vector, NDArray[Any], NDArray[np.int64], Rows], NDArray[np.bool_]]
+# Tells for each of ``rows`` of x and y what the score makes of the model's answer: for accuracy, whether it is right.
+# Called from several threads.
+Right = Callable[[Vector, Inputs, Targets, Rows], NDArray[np.bool_] | NDArray[np.float64]]
 
 
 class TorchRight:
-    """``Right`` by torch, for any module."""
+    """``Right`` by torch, for any module and the score of any task."""
 
-    def __init__(self, network: nn.Module, layout: Layout) -> None:
-        self._network, self._layout = network, layout
+    def __init__(self, network: nn.Module, layout: Layout, task: Task = classification) -> None:
+        self._network, self._layout, self._task = network, layout, task
         # A copy for each thread: for the time of a call, functional_call puts the model's weights into the module.
         self._copies = threading.local()
         # Evaluators bring threads of their own: torch's wait by spinning, which on a busy machine takes ages.
         torch.set_num_threads(1)
 
-    def __call__(self, model: Vector, x: NDArray[Any], y: NDArray[np.int64], rows: Rows) -> NDArray[np.bool_]:
+    def __call__(self, model: Vector, x: Inputs, y: Targets, rows: Rows) -> NDArray[np.float64]:
         state = {name: torch.from_numpy(array.copy()) for name, array in self._layout.unflatten(model).items()}
+        inputs, target = self._task.batch(x, y, rows)
         with torch.inference_mode():
-            guesses = torch.func.functional_call(self._own(), state, torch.from_numpy(as_float(x[rows])))
-        return np.asarray(guesses.argmax(1).numpy() == y[rows])
+            answers = torch.func.functional_call(self._own(), state, inputs)
+            return np.asarray(self._task.score.each(answers, target).double().numpy())
 
     def _own(self) -> nn.Module:
         """Return this thread's copy."""
@@ -66,7 +73,10 @@ class Evaluator:
         self._threads = ThreadPoolExecutor(os.cpu_count())
 
     def accuracies(self, readers: Sequence[Predictors]) -> list[list[float]] | None:
-        """Return, for each reader, the accuracy of every block's predictor; None where a block has no test set."""
+        """Return, for each reader, the score of every block's predictor; None if a block has no test set.
+
+        Of the task classification the score is the accuracy.
+        """
         if any(test is None for test in self._tests):
             return None
         wanted: dict[int, tuple[Vector, set[int]]] = {}
@@ -82,19 +92,24 @@ class Evaluator:
         return [[known[id(model)][1][block] for block, model in enumerate(one.models)] for one in readers]
 
     def _judge(self, model: Vector, blocks: Sequence[int]) -> dict[int, float]:
-        """Return the model's accuracy on several blocks; test sets cut from one array are gone through once."""
+        """Return the model's score on several blocks; test sets cut from the same arrays are gone through once."""
         tests = {block: test for block in blocks if (test := self._tests[block]) is not None}
-        by_source: dict[tuple[int, int], list[int]] = {}
+        by_source: dict[tuple[int, ...], list[int]] = {}
         for block, test in tests.items():
-            by_source.setdefault((id(test.x), id(test.y)), []).append(block)
+            by_source.setdefault((*map(id, test.x), id(test.y)), []).append(block)
         found: dict[int, float] = {}
         for members in by_source.values():
             rows = np.unique(np.concatenate([tests[block].rows for block in members]))
-            right = self._all(model, tests[members[0]], rows)
+            each = self._all(model, tests[members[0]], rows)
             for block in members:
-                found[block] = float(right[np.searchsorted(rows, tests[block].rows)].mean())
+                found[block] = float(each[np.searchsorted(rows, tests[block].rows)].mean())
+                if not math.isfinite(found[block]):
+                    raise RunError(
+                        f"the score of the predictor of block {block} is {found[block]}; lower the learning rate, or "
+                        "have the score give a number for every answer"
+                    )
         return found
 
-    def _all(self, model: Vector, test: Shard, rows: Rows) -> NDArray[np.bool_]:
+    def _all(self, model: Vector, test: Shard, rows: Rows) -> NDArray[Any]:
         batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
         return np.concatenate(list(self._threads.map(lambda batch: self._right(model, test.x, test.y, batch), batches)))

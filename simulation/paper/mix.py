@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from perennial.common.command.config import RunConfig
-from perennial.common.data.datasets import Shards, as_float
+from perennial.common.data.datasets import Shard, Shards, as_float
 from perennial.common.data.source import open_shards
 from perennial.common.task import models
 from perennial.server.run.folder import RunFolder
@@ -60,8 +60,8 @@ def _measured(folder: RunFolder) -> Told:
         test = shards.test(block)
         assert test is not None, "the paper's data sets have a test set for every block"
         with torch.inference_mode():
-            scores = torch.log_softmax(network(torch.from_numpy(as_float(test.x[test.rows]))), 1).double().numpy()
-        labels = test.y[test.rows]
+            scores = torch.log_softmax(network(torch.from_numpy(as_float(test.x[0][test.rows]))), 1).double().numpy()
+        labels = _labels(test)
         # FedAvg's one model comes from the schedule's last block, a predictor from its own.
         last = shards.blocks - 1 if config.strategy == "fedavg" else block
         shifted = told(scores, _frequencies(shards, last), _frequencies(blocks, block))
@@ -70,10 +70,15 @@ def _measured(folder: RunFolder) -> Told:
     return Told(folder.path.name, config.seed, plain, after)
 
 
+def _labels(shard: Shard) -> NDArray[np.int64]:
+    assert shard.y is not None, "the paper's data sets have labels"
+    return shard.y[shard.rows]
+
+
 def _frequencies(shards: Shards, block: int) -> Floats:
     """Return how frequent each label is in a block (K,); one that is not there counts half, for its logarithm."""
     parts = [shards.shard(client, block) for client in shards.clients]
-    labels = np.concatenate([part.y[part.rows] for part in parts])
+    labels = np.concatenate([_labels(part) for part in parts])
     counts = np.maximum(np.bincount(labels, minlength=shards.classes), 0.5)
     return np.asarray(counts / counts.sum(), np.float64)
 

@@ -12,6 +12,8 @@ from flwr.app import Context, Message, RecordDict
 
 from perennial.client.app import app
 from perennial.common.command.config import RunConfig
+from perennial.common.data import manifest
+from perennial.common.data.examples import Signature
 from perennial.common.task import models
 from perennial.common.wire.arrays import encode
 from perennial.common.wire.layout import Layout
@@ -172,3 +174,22 @@ def test_a_model_of_another_shape_is_refused(ask: Ask) -> None:
     content = write_order(an_order(), {"mixed": encode(np.zeros(other.size, np.float32), other)})
     with pytest.raises(ProtocolError, match=r"mixed: fc\.weight must be numpy float32 \(3, 6\)"):
         ask(content, "train")
+
+
+def test_a_node_trains_and_judges_by_the_task_of_the_run(tmp_path: Path) -> None:
+    folder, rng = tmp_path / "numbers", np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 2)).astype(np.float32), rng.normal(size=5).astype(np.float32)
+    manifest.write(folder, Signature.of((x,), y, "here"), 1, [4])
+    (folder / "client-00004").mkdir()
+    np.savez(folder / "client-00004" / "block-0.npz", x=x, y=y)
+    config = RunConfig(**{**SETTINGS, "task": "regression"}).to_mapping()
+    layout = Layout(("fc.weight", "fc.bias"), ((1, 2), (1,)))
+    start = np.array([0.5, -1, 0.25], np.float32)
+    order = an_order(clients=(4,), report_loss=True)
+    content = write_order(order, {"mixed": encode(start, layout)})
+    reply = app(Message(content, 5, "train"), Context(1, 5, {"data": str(folder)}, RecordDict(), config))
+    update = read_update(reply.content, order, layout, ("mixed",))
+    errors = x @ start[:2] + start[2] - y
+    slope = 2 * np.append(errors @ x, errors.sum()) / 5
+    assert np.abs(update.models["mixed"] - (start - 0.5 * slope)).max() < 1e-6
+    assert update.losses.mixed == pytest.approx(float((errors**2).mean()), rel=1e-6)

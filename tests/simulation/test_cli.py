@@ -81,7 +81,7 @@ def test_a_model_whose_output_does_not_fit_the_classes_is_one_line(capsys: pytes
     code = "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9))\n"
     Path("badmodel_.py").write_text(code)
     line = refused(capsys, "run", "file.yaml", "--set", "model=badmodel_:make")
-    assert "must give one output for each of the 10 classes, got (9,)" in line
+    assert "must give 10 outputs for each example, got (9,)" in line
 
 
 def test_an_unreadable_manifest_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

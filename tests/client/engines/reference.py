@@ -31,7 +31,7 @@ def clients(
             x = rng.integers(0, 256, (n, *shape), dtype=np.uint8)
         size = batch + (client % 3 == 2)
         steps = rng.integers(0, n, (10, size))
-        work.append(Work(client, x, rng.integers(0, classes, n), steps, rng.integers(0, n, judged)))
+        work.append(Work(client, (x,), rng.integers(0, classes, n), steps, rng.integers(0, n, judged)))
     return work
 
 
@@ -40,7 +40,8 @@ def train(module: nn.Module, chain: Received, work: Sequence[Work]) -> Trained:
     for client in work:
         network = copy.deepcopy(module)
         nn.utils.vector_to_parameters(torch.from_numpy(chain.params.copy()), network.parameters())
-        x = client.x
+        (x,) = client.x
+        assert client.y is not None
         if x.dtype == np.uint8:
             x = (x / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
         inputs, labels = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(client.y)

@@ -7,8 +7,13 @@ from torch import Tensor, nn
 
 import perennial.client.engines as engines
 from perennial.common.command.errors import InputError
+from perennial.common.data.examples import Signature
 from perennial.common.task import models
 from tests.client.engines.marks import needs_compiler
+
+
+def labelled(shape: tuple[int, ...]) -> Signature:
+    return Signature.labelled(shape, 2)
 
 
 class Branching(nn.Module):
@@ -25,12 +30,12 @@ class Branching(nn.Module):
 
 @needs_compiler
 def test_auto_takes_native_for_the_papers_network() -> None:
-    assert engines.choose("auto", models.build("cnn", (3, 32, 32), 10), (3, 32, 32)).name == "native"
+    assert engines.choose("auto", models.build("cnn", (3, 32, 32), 10), labelled((3, 32, 32))).name == "native"
 
 
 def test_auto_takes_stacked_for_other_layers() -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 36, 3))
-    assert engines.choose("auto", module, (1, 8, 8)).name == "stacked"
+    assert engines.choose("auto", module, labelled((1, 8, 8))).name == "stacked"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ def test_auto_takes_stacked_for_other_layers() -> None:
     [Branching(), nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))],
 )
 def test_auto_takes_loop_for_what_vmap_refuses(module: nn.Module) -> None:
-    assert engines.choose("auto", module, (4,)).name == "loop"
+    assert engines.choose("auto", module, labelled((4,))).name == "loop"
 
 
 TWICE = nn.Linear(4, 4)
@@ -56,7 +61,7 @@ TWICE = nn.Linear(4, 4)
 )
 def test_an_engine_that_does_not_take_the_model_is_an_error(name: str, module: nn.Module, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        engines.choose(name, module, (4,))
+        engines.choose(name, module, labelled((4,)))
 
 
 @pytest.mark.parametrize(
@@ -65,8 +70,8 @@ def test_an_engine_that_does_not_take_the_model_is_an_error(name: str, module: n
 def test_native_refuses_an_image_that_is_flattened_into_the_output(tail: list[nn.Module]) -> None:
     module = nn.Sequential(nn.Conv2d(1, 5, 3), *tail, nn.Flatten())
     with pytest.raises(InputError, match="end with Flatten and Linear"):
-        engines.choose("native", module, (1, 6, 6))
-    assert engines.choose("auto", module, (1, 6, 6)).name == "stacked"
+        engines.choose("native", module, labelled((1, 6, 6)))
+    assert engines.choose("auto", module, labelled((1, 6, 6))).name == "stacked"
 
 
 def hooked_outside() -> nn.Module:
@@ -77,8 +82,8 @@ def hooked_outside() -> nn.Module:
 
 def test_native_refuses_what_runs_something_of_the_users() -> None:
     with pytest.raises(InputError, match="has hooks or parametrizations; use engine auto"):
-        engines.choose("native", hooked_outside(), (4,))
-    assert engines.choose("auto", hooked_outside(), (4,)).name == "stacked"
+        engines.choose("native", hooked_outside(), labelled((4,)))
+    assert engines.choose("auto", hooked_outside(), labelled((4,))).name == "stacked"
 
 
 @pytest.mark.parametrize("name", ["auto", "native", "stacked", "loop"])
@@ -86,4 +91,4 @@ def test_no_engine_takes_hooks_that_its_copy_of_the_model_would_lose(name: str) 
     module = nn.Sequential(nn.Linear(4, 4))
     module[0].weight.register_hook(lambda gradient: 2 * gradient)
     with pytest.raises(InputError, match=r"hooks on its parameters, .* put them on its modules"):
-        engines.choose(name, module, (4,))
+        engines.choose(name, module, labelled((4,)))

@@ -15,6 +15,7 @@ from perennial.client.engines import compiler, network
 from perennial.client.engines.engine import Received
 from perennial.client.engines.native import NativeEngine
 from perennial.common.command.errors import InputError
+from perennial.common.data.examples import Signature
 from perennial.common.task import models
 from tests.client.engines import reference
 from tests.client.engines.marks import needs_compiler
@@ -63,11 +64,11 @@ def test_without_a_compiler_auto_takes_the_next_engine_and_says_so_once(
     monkeypatch.delenv("CXX", raising=False)
     module = models.build("mlp", (1, 8, 8), 10)
     with caplog.at_level(logging.WARNING, logger="perennial"):
-        chosen = [engines.choose("auto", module, (1, 8, 8)).name for _ in range(2)]
+        chosen = [engines.choose("auto", module, Signature.labelled((1, 8, 8), 10)).name for _ in range(2)]
     assert chosen == ["stacked", "stacked"]
     assert len(caplog.records) == 1
     with pytest.raises(InputError, match="compiler"):
-        engines.choose("native", module, (1, 8, 8))
+        engines.choose("native", module, Signature.labelled((1, 8, 8), 10))
 
 
 def test_a_compiler_that_fails_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

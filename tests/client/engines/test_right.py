@@ -25,6 +25,6 @@ def test_the_native_engine_guesses_as_torch_does(name: str, shape: tuple[int, ..
         guesses = network(torch.from_numpy(as_float(x[rows]))).argmax(1).numpy()
     y[rows[:20]] = guesses[:20]
     arrays = models.arrays_of(network)
-    right = NativeEngine(network, shape).right(Layout.of(arrays).flatten(arrays), x, y, rows)
+    right = NativeEngine(network, shape).right(Layout.of(arrays).flatten(arrays), (x,), y, rows)
     assert right.tolist() == (guesses == y[rows]).tolist()
     assert 20 <= right.sum() < 37

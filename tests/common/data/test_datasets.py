@@ -210,7 +210,7 @@ def test_a_label_shift_turns_the_labels_of_a_block_and_nothing_else() -> None:
             assert before is not None
             assert after is not None
             assert (after.rows == before.rows).all()
-            assert after.x is before.x
+            assert after.x[0] is before.x[0]
             assert (after.y == (before.y + 4 * block) % 10).all()
 
 
@@ -222,8 +222,8 @@ def test_however_often_data_sets_are_opened_each_is_in_memory_once_and_only_whil
         )
     opened = [open_shards(RunConfig(data=str(path), clients=2, seed=seed)) for seed in (0, 1, 0) for path in paths]
     assert len({id(shards) for shards in opened}) == 8
-    assert len({id(shards.shard(0, 0).x) for shards in opened}) == 4
-    pixels = weakref.ref(opened[0].shard(0, 0).x)
+    assert len({id(shards.shard(0, 0).x[0]) for shards in opened}) == 4
+    pixels = weakref.ref(opened[0].shard(0, 0).x[0])
     del opened
     assert pixels() is None
 

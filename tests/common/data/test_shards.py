@@ -12,6 +12,8 @@ import pytest
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
 from perennial.common.data import shards
+from perennial.common.data.datasets import Described, Shard
+from perennial.common.data.examples import Signature
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.source import open_shards
 from tests.conftest import make_data, write_folder
@@ -37,7 +39,7 @@ def test_a_folder_written_by_hand_is_read(folder: Path) -> None:
     for client in range(3):
         for block in range(2):
             shard = found.shard(client, block)
-            assert (shard.x[shard.rows] == data[block][client][0]).all()
+            assert (shard.x[0][shard.rows] == data[block][client][0]).all()
             assert (shard.y[shard.rows] == data[block][client][1]).all()
     test = found.test(1)
     assert test is not None
@@ -54,9 +56,58 @@ def test_write_and_read_round_trip(tmp_path: Path) -> None:
         for one, other in [(found.test(block), source.test(block)), (found.shard(2, block), source.shard(2, block))]:
             assert one is not None
             assert other is not None
-            assert one.x.dtype == np.uint8
-            assert (one.x[one.rows] == other.x[other.rows]).all()
+            assert one.x[0].dtype == np.uint8
+            assert (one.x[0][one.rows] == other.x[0][other.rows]).all()
             assert (one.y[one.rows] == other.y[other.rows]).all()
+
+
+class TwoInputs(Described):
+    """Two clients with numbers, categories and vectors as targets, or with nothing to predict."""
+
+    blocks, clients = 2, (3, 5)
+
+    def __init__(self, y: Any) -> None:
+        self.x, self.y = (np.arange(12.0).reshape(4, 3), np.array([7, 8, 9, 7], np.uint16)), y
+        self.signature = Signature.of(self.x, y, "here")
+
+    def shard(self, client: int, block: int) -> Shard:
+        return Shard(self.x, self.y, np.array([block, 2 + block]) if client == 3 else np.array([1]))
+
+    def test(self, block: int) -> Shard | None:
+        return Shard(self.x, self.y, np.array([3, 0])) if block else None
+
+
+@pytest.mark.parametrize("y", [None, np.arange(8, dtype=np.float32).reshape(4, 2), np.array([True, False, True, True])])
+def test_several_inputs_and_any_target_round_trip(tmp_path: Path, y: Any) -> None:
+    source = TwoInputs(y)
+    shards.write(tmp_path, source, source.clients)
+    found = ShardFolder(tmp_path)
+    found.check()
+    assert found.signature == source.signature
+    assert found.test(0) is None
+    for one, other in [(found.shard(3, 1), source.shard(3, 1)), (found.test(1), source.test(1))]:
+        assert one is not None
+        assert other is not None
+        for ours, theirs in zip(one.x, other.x, strict=True):
+            assert ours.dtype == theirs.dtype
+            assert (ours[one.rows] == theirs[other.rows]).all()
+        assert (one.y is None) == (y is None)
+        assert y is None or (np.asarray(one.y)[one.rows] == y[other.rows]).all()
+
+
+def test_a_second_input_that_is_missing_is_named(tmp_path: Path) -> None:
+    shards.write(tmp_path, TwoInputs(None), (3,))
+    np.savez(tmp_path / "client-00003" / "block-0.npz", x0=np.zeros((1, 3)))
+    with pytest.raises(InputError, match=r"block-0\.npz cannot be read as \.npz with arrays x0, x1: no array.*x1"):
+        ShardFolder(tmp_path).check()
+
+
+def test_a_client_without_examples_of_a_block_cannot_be_written(tmp_path: Path) -> None:
+    source = TwoInputs(None)
+    source.shard = lambda client, block: Shard(source.x, None, np.arange(2 - 2 * block))  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="client 5 has no examples of block 1"):
+        shards.write(tmp_path / "out", source, (5,))
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_part_of_the_clients_without_test_sets_can_be_written(tmp_path: Path) -> None:
@@ -87,7 +138,7 @@ def test_unsigned_and_short_labels_are_taken(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format must be 1, got 2"),
+        ({"format": 3}, "format must be 1 or 2, got 3"),
         ({"blocks": 0}, "blocks must be whole numbers of at least 1"),
         ({"blocks": "5"}, "blocks must be whole numbers"),
         ({"classes": None}, "classes must be whole numbers"),
@@ -128,12 +179,16 @@ def test_a_folder_without_manifest_names_the_command_that_writes_one(tmp_path: P
         (
             np.zeros((2, 3, 2), np.float32),
             np.zeros(2, int),
-            r"examples have shape \(3, 2\), the manifest says \(2, 3\)",
+            r"x must be uint8 or float32 of shape \(n, 2, 3\), here with n = 2, got float32 \(2, 3, 2\)",
         ),
-        (np.zeros((2, 2, 3), np.float32), np.zeros(3, int), r"y must be integers of shape \(2,\)"),
-        (np.zeros((2, 2, 3), np.float32), np.zeros(2), "y must be integers"),
-        (np.zeros((2, 2, 3), np.float32), np.array([0, 3]), r"label 3 is outside the manifest's \[0, 3\)"),
-        (np.zeros((2, 2, 3), np.float32), np.array([0, -1]), "labels must be at least 0, got -1"),
+        (
+            np.zeros((2, 2, 3), np.float32),
+            np.zeros(3, int),
+            r"y must be int64 of shape \(n,\), here with n = 2",
+        ),
+        (np.zeros((2, 2, 3), np.float32), np.zeros(2), "y must be int64 of shape"),
+        (np.zeros((2, 2, 3), np.float32), np.array([0, 3]), r"label 3 is outside \[0, 3\)"),
+        (np.zeros((2, 2, 3), np.float32), np.array([0, -1]), r"label -1 is outside \[0, 3\)"),
         (np.zeros((0, 2, 3), np.float32), np.zeros(0, int), "has no examples"),
         (np.full((2, 2, 3), np.nan, np.float32), np.zeros(2, int), "x has values that are not finite"),
     ],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec
+from perennial.common.data.examples import Signature
 from perennial.common.data.timestamps import blocks_at, read_samples, rows_by_block
 
 SPECS = tuple(
@@ -20,6 +21,7 @@ SPECS = tuple(
     for text in ("day: 08:00-20:00, night: 20:00-08:00, weekend: Sat,Sun", "late: 02:15-02:45, else: 02:45-02:15")
     for zone in ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Monrovia", "Pacific/Apia", "UTC")
 )
+EXAMPLES = Signature.labelled((2, 2), 3, ("uint8", "float32"))
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
 
@@ -81,11 +83,12 @@ def save(folder: Path, **changes: Any) -> Path:
 def test_times_may_be_seconds_or_dates(tmp_path: Path, dtype: str) -> None:
     seconds = np.array([0, 86_400, 1_774_785_600])
     t = seconds.astype("datetime64[s]").astype(dtype) if dtype.startswith("d") else seconds.astype(dtype)
-    samples = read_samples(save(tmp_path, t=t))
+    samples = read_samples(save(tmp_path, t=t), EXAMPLES)
     assert samples.t.dtype == np.int64
     assert samples.t.tolist() == seconds.tolist()
+    assert samples.y is not None
     assert samples.y.dtype == np.int64
-    assert samples.x.shape == (3, 2, 2)
+    assert samples.x[0].shape == (3, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -99,21 +102,21 @@ def test_times_may_be_seconds_or_dates(tmp_path: Path, dtype: str) -> None:
         ({"t": np.array([0, 2**64 - 1, 0], np.uint64)}, "in row 1"),
         ({"t": np.array(["2026-01-01", "NaT", "2026-01-01"], "datetime64[s]")}, "got NaT in row 1"),
         ({"t": np.array([0, None, 0])}, "not data"),
-        ({"x": np.zeros((3, 2), np.float64)}, "uint8 or float32"),
-        ({"x": np.full((3, 2), np.nan, np.float32)}, "not finite"),
-        ({"y": np.array([0, -1, 0])}, "at least 0"),
-        ({"y": np.zeros(4, np.int64)}, r"of shape \(3,\)"),
+        ({"x": np.zeros((3, 2, 2), np.float64)}, "uint8 or float32"),
+        ({"x": np.full((3, 2, 2), np.nan, np.float32)}, "not finite"),
+        ({"y": np.array([0, -1, 0])}, r"label -1 is outside \[0, 3\)"),
+        ({"y": np.zeros(4, np.int64)}, r"of shape \(n,\), here with n = 3"),
     ],
 )
 def test_file_with_wrong_arrays_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_samples(save(tmp_path, **changes))
+        read_samples(save(tmp_path, **changes), EXAMPLES)
 
 
 def test_file_that_is_missing_or_damaged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        read_samples(tmp_path / "timestamps.npz")
+        read_samples(tmp_path / "timestamps.npz", EXAMPLES)
     path = save(tmp_path)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(InputError, match="cannot be read"):
-        read_samples(path)
+        read_samples(path, EXAMPLES)

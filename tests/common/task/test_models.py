@@ -115,13 +115,13 @@ def test_a_factory_of_ones_own_is_used(factories: Callable[[Any], str]) -> None:
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (lambda shape, classes: nn.Linear(4, classes + 1), r"one output for each of the 3 classes, got \(4,\)"),
+        (lambda shape, classes: nn.Linear(4, classes + 1), r"must give 3 outputs for each example, got \(4,\)"),
         (lambda shape, classes: nn.Linear(5, classes), r"does not take data of shape \(4,\)"),
         (lambda shape, classes: "network", r"must return a torch nn.Module, got str"),
         (lambda shape, classes: nn.Linear(4, classes).double(), "only float32 can be averaged"),
         (lambda shape, classes: nn.Sequential(nn.Linear(4, classes), nn.BatchNorm1d(classes)), "use GroupNorm"),
-        (lambda shape, classes: nn.LSTM(4, classes), "must give one output"),
-        (lambda: nn.Linear(4, 3), r"could not be made with factory\(\(4,\), 3\)"),
+        (lambda shape, classes: nn.LSTM(4, classes), "must give 3 outputs for each example, got tuple"),
+        (lambda: nn.Linear(4, 3), r"model 'someones_models:make' could not be made: .* takes 0 positional arguments"),
     ],
 )  # fmt: skip
 def test_a_factory_that_does_not_fit_is_refused(factories: Callable[[Any], str], factory: Any, message: str) -> None:

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import RunError
+from perennial.common.data import manifest
 from perennial.common.data.datasets import Shards
+from perennial.common.data.examples import ArrayType, Signature
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.source import NoData, open_shards
 from perennial.common.task import models
+from perennial.common.task.ready import build, regression
 from perennial.common.wire.layout import Layout
 from perennial.server.psgd import Predictors, Vector
 from perennial.server.run.evaluate import Evaluator, TorchRight
@@ -97,10 +101,25 @@ def test_batches_judged_at_once_do_not_see_each_others_models() -> None:
     right = TorchRight(network, layout)
     some = [rng.normal(size=layout.size, scale=0.2).astype(np.float32) for _ in range(8)]
     rows = [np.arange(start, start + 100) for start in range(0, 4000, 100)]
-    alone = [right(some[at % 8], x, y, batch) for at, batch in enumerate(rows)]
+    alone = [right(some[at % 8], (x,), y, batch) for at, batch in enumerate(rows)]
     with ThreadPoolExecutor(4) as threads:
-        together = list(threads.map(lambda at: right(some[at % 8], x, y, rows[at]), range(len(rows))))
+        together = list(threads.map(lambda at: right(some[at % 8], (x,), y, rows[at]), range(len(rows))))
     assert all((one == other).all() for one, other in zip(alone, together, strict=True))
+
+
+def test_another_task_is_judged_by_its_own_score(tmp_path: Path) -> None:
+    manifest.write(tmp_path, Signature((ArrayType(("float32",), (2,)),), ArrayType(("float32",))), 1, [])
+    (tmp_path / "test").mkdir()
+    x, y = np.array([[1, 0], [0, 2], [1, 1]], np.float32), np.array([1, 5, -3], np.float32)
+    np.savez(tmp_path / "test" / "block-0.npz", x=x, y=y)
+    shards = ShardFolder(tmp_path)
+    network = build(regression, shards.signature, "linear")
+    evaluator = Evaluator(TorchRight(network, Layout.of(models.arrays_of(network)), regression), shards)
+    # Answers 1, 4 and 3: off by 0, 1 and 6.
+    model = np.array([1, 2, 0], np.float32)
+    assert evaluator.accuracies([Predictors((model,), (1,))]) == [[pytest.approx(7 / 3)]]
+    with pytest.raises(RunError, match="the score of the predictor of block 0 is nan; lower the learning rate"):
+        evaluator.accuracies([Predictors((model * np.float32(np.nan),), (1,))])
 
 
 def test_a_block_without_test_set_gives_no_accuracies_and_a_warning(
