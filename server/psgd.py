@@ -1,14 +1,21 @@
-"""Algorithms 1 and 2 on arrays: models are float32 vectors (P,). Pure; imports neither flwr nor torch."""
+"""Algorithms 1 and 2 on arrays: models are float32 vectors (P,) or named arrays. Pure; imports neither flwr nor torch.
+
+What a library user trains are named arrays of any dtype; the project's own app trains float32 vectors.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perennial.common.wire.chains import MIXED, SEPARATE, Vector
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 def mean(models: Sequence[Vector], weights: Sequence[float]) -> Vector:
@@ -29,10 +36,35 @@ def fold(predictor: Vector, model: Vector, folded: int, decay: float | None) -> 
     folded: r, the models that it already averages. decay: None for the running mean, r/(r+1) and 1/(r+1); else the
     weight of the old predictor (experiments: 0.5). The first model is taken whole either way.
     """
-    keep = (0.0 if folded == 0 else decay) if decay is not None else folded / (folded + 1)
-    if keep == 0.0:
-        return model
-    return (np.float64(keep) * predictor + np.float64(1.0 - keep) * model).astype(np.float32)
+    return _folded(predictor, model, _kept(folded, decay), np.dtype(np.float32))
+
+
+def fold_named(
+    predictor: Arrays, model: Arrays, folded: int, decay: float | None, dtypes: Mapping[str, np.dtype[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return ``fold`` of models that are named arrays of any kind, each as ``dtypes`` says.
+
+    Floats are folded in float64. What is whole or true or false by its dtype has no average: it is the model's, rounded
+    if an aggregation made fractions of it. Before the first fold ``predictor`` is not read.
+    """
+    keep = _kept(folded, decay)
+    return {name: _folded(predictor.get(name), model[name], keep, dtype) for name, dtype in dtypes.items()}
+
+
+def _kept(folded: int, decay: float | None) -> float:
+    """Return the weight of the old predictor."""
+    if folded == 0:
+        return 0.0
+    return folded / (folded + 1) if decay is None else decay
+
+
+def _folded(predictor: NDArray[Any] | None, model: NDArray[Any], keep: float, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if dtype.kind not in "fc":
+        return (np.rint(model) if model.dtype.kind == "f" else model).astype(dtype, copy=False)
+    if keep == 0.0 or predictor is None:
+        return model.astype(dtype, copy=False)
+    wide = np.result_type(dtype, np.float64)
+    return (keep * predictor.astype(wide) + (1.0 - keep) * model.astype(wide)).astype(dtype)
 
 
 def choose(loss_mixed: float, loss_separate: float) -> str:

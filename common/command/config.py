@@ -145,14 +145,13 @@ def schedule_of(config: RunConfig, *, started: str = "", done: int = 0) -> Sched
     started, done: of a run that goes on, when its clock began and how many rounds are behind it.
     """
     if not config.clock:
-        return RoundSchedule(config.blocks, config.cycles, config.rounds_per_block)
-    spec = ClockSpec.parse(config.clock, config.timezone)
-    begin = datetime.fromisoformat(started) if started else None
+        return RoundSchedule(config.blocks, config.rounds_per_block, config.cycles)
     if not config.clock_start:
-        return ClockSchedule(spec, config.cycles, started=begin)
+        begin = datetime.fromisoformat(started) if started else None
+        return ClockSchedule(config.clock, config.timezone, config.cycles, started=begin)
     first = _instant(config.clock_start)
     fake = FakeClock(first, timedelta(minutes=config.clock_step), done)
-    return ClockSchedule(spec, config.cycles, started=first, clock=fake)
+    return ClockSchedule(config.clock, config.timezone, config.cycles, started=first, clock=fake)
 
 
 def _instant(text: str) -> datetime:

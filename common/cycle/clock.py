@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from perennial.common.command.errors import InputError, shown
@@ -97,32 +98,51 @@ class ClockSpec:
 class ClockSchedule:
     """Rounds by wall time; fills ``Schedule``. A block has as many rounds as its time allows.
 
+    text: the blocks' windows, as docs/clock.md has them. timezone: the zone whose wall clock they are read on.
+    cycles: None if only ``num_rounds`` ends a run. A cycle is a day, or a week if days differ; cycle c is the c-th
+    after ``started`` on the wall clock. ``started`` is now unless given; to resume, give the one of the first part.
+
     A slot is fixed when its round begins, so the round in flight at a boundary is finished in the block it began in.
-    Cycle c is the c-th period (a day, or a week where days differ) after ``started`` on the wall clock, and the run is
-    over after ``cycles`` of them. ``started`` is now unless given; to resume, give the one of the first part.
+
+    >>> noon = datetime.fromisoformat("2026-03-28T11:00:00Z")
+    >>> schedule = ClockSchedule(
+    ...     "day: 08:00-20:00, night: 20:00-08:00", timezone="Europe/Berlin", clock=lambda: noon
+    ... )
+    >>> schedule.names[schedule.after(None).block]
+    'day'
     """
 
     def __init__(
-        self, spec: ClockSpec, cycles: int, *, started: datetime | None = None, clock: Callable[[], datetime] = utc_now
+        self,
+        text: str,
+        timezone: str = "UTC",
+        cycles: int | None = None,
+        *,
+        started: datetime | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        if cycles < 1:
+        if cycles is not None and cycles < 1:
             raise InputError(f"cycles must be at least 1, got {cycles}")
-        self.spec, self.cycles, self.clock = spec, cycles, clock
+        self.spec, self.cycles, self.clock = ClockSpec.parse(text, timezone), cycles, clock
         self.started = clock() if started is None else started
-        self._begin = datetime.fromtimestamp(_seconds(self.started), ZoneInfo(spec.zone))
-        self._period = timedelta(days=spec.period_days)
+        self._begin = datetime.fromtimestamp(_seconds(self.started), ZoneInfo(timezone))
+        self._period = timedelta(days=self.spec.period_days)
+
+    def since(self, started: datetime) -> ClockSchedule:
+        """Return this schedule for a run that goes on, which began at ``started``."""
+        return ClockSchedule(self.spec.text, self.spec.zone, self.cycles, started=started, clock=self.clock)
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.spec.names
 
     @property
-    def blocks(self) -> int:
-        return len(self.spec.names)
-
-    @property
     def total_rounds(self) -> None:
         return None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"clock": self.spec.text, "timezone": self.spec.zone}
 
     def after(self, slot: Slot | None) -> Slot | None:
         """Return the slot of a round that begins now; reads the clock once.
@@ -133,7 +153,7 @@ class ClockSchedule:
         block = self.spec.block_at(now)
         # A clock that is set back must not repeat a cycle.
         cycle = max(self._cycle(now), 0 if slot is None else slot.cycle)
-        if cycle >= self.cycles:
+        if self.cycles is not None and cycle >= self.cycles:
             return None
         if slot is None:
             return Slot(1, cycle, block, 0)

@@ -7,4 +7,6 @@ from numpy.typing import NDArray
 
 MIXED, SEPARATE = "mixed", "separate"
 CHAINS = (MIXED, SEPARATE)
+# What a config record names in place of a chain if the model is a block's predictor.
+PREDICTOR = "predictor"
 Vector = NDArray[np.float32]

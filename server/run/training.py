@@ -26,7 +26,7 @@ from perennial.server.run.folder import Metrics
 from perennial.server.run.prepare import Pass, Run
 from perennial.server.run.readers import reader_of
 from perennial.server.run.state import RoundRecord, RunState
-from perennial.server.strategies import ScheduleOver, strategy_for
+from perennial.server.strategies.own import ScheduleOver, strategy_for
 
 LOG = logging.getLogger("perennial")
 # Simulated rounds may take milliseconds; a checkpoint a few times a minute loses little and costs nothing.

@@ -43,7 +43,7 @@ def run(problem: Problem, plan: Plan, chains: int) -> Outcome:
     models = np.zeros((width, classes, chains, seeds * plan.clients))
     weights = np.full(plan.clients, 1.0 / plan.clients)
     separate = np.zeros((plan.blocks, width, classes, seeds))
-    schedule = RoundSchedule(plan.blocks, plan.cycles, plan.rounds_per_block)
+    schedule = RoundSchedule(plan.blocks, plan.rounds_per_block, plan.cycles)
     slot = schedule.after(None)
     while slot is not None:
         if slot.round_in_block == 0:

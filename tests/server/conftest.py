@@ -26,7 +26,7 @@ from perennial.server.cohort.roster import Roster
 from perennial.server.psgd import Chains, Predictors
 from perennial.server.run.readers import reader_of
 from perennial.server.run.state import RoundRecord, RunState
-from perennial.server.strategies import BlockCyclic, ScheduleOver, strategy_for
+from perennial.server.strategies.own import BlockCyclic, ScheduleOver, strategy_for
 
 LAYOUT = Layout(("w",), ((2,),))
 # An .npy header and two float32.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perennial.server.psgd import Chains, Predictors, choose, fold, mean, median, trimmed, trimmed_mean
+from perennial.server.psgd import Chains, Predictors, choose, fold, fold_named, mean, median, trimmed, trimmed_mean
 
 
 def vector(*values: float) -> Any:
@@ -109,3 +109,55 @@ def test_a_round_advances_the_mixed_chain_and_its_own_blocks_separate_chain() ->
     assert chains.mixed.tolist() == [3]
     assert [one.tolist() for one in chains.separate] == [[0], [2], [4]]
     assert chains.advanced(0, vector(9)).separate == chains.separate
+
+
+# --- Named arrays -----------------------------------------------------------------------------------------------------
+
+
+def named(**arrays: Any) -> dict[str, Any]:
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
+def dtypes(**names: str) -> dict[str, np.dtype[Any]]:
+    return {name: np.dtype(one) for name, one in names.items()}
+
+
+@given(
+    st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=20), st.none() | st.floats(0, 1),
+    st.sampled_from(["float32", "float64"]),
+)  # fmt: skip
+def test_named_arrays_fold_as_a_vector_does(values: list[float], decay: float | None, given_as: str) -> None:
+    whole, parts = vector(0), {}
+    for folded, value in enumerate(values):
+        whole = fold(whole, vector(value), folded, decay)
+        parts = fold_named(parts, named(w=np.array([value], given_as)), folded, decay, dtypes(w="float32"))
+    assert parts["w"].dtype == np.float32
+    assert parts["w"].tobytes() == whole.tobytes()
+
+
+def test_floats_are_folded_in_float64_and_cast_back() -> None:
+    old, new = np.float16(0.11), np.float16(1.59)
+    half = fold_named(named(w=old), named(w=new), 2, None, dtypes(w="float16"))["w"]
+    assert (half.dtype, half) == (np.float16, np.float16(float(old) * 2 / 3 + float(new) / 3))
+    assert half != np.float16(2 / 3) * old + np.float16(1 / 3) * new
+    double = fold_named(named(w=1.0), named(w=1e-12), 1, None, dtypes(w="float64"))["w"]
+    assert (double.dtype, float(double)) == (np.float64, 0.5 + 0.5e-12)
+    pair = fold_named(named(w=2j), named(w=4.0 + 0j), 1, 0.5, dtypes(w="complex64"))["w"]
+    assert (pair.dtype, complex(pair)) == (np.complex64, 2 + 1j)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "newest", "expected"),
+    [
+        ("int64", np.array([7, 2**62 + 1]), [7, 2**62 + 1]),
+        ("int64", np.array([4.999999999999999, 5.16]), [5, 5]),
+        ("uint8", np.array([200.0]), [200]),
+        ("bool", np.array([True, False]), [True, False]),
+        ("bool", np.array([0.9999999999, 0.2, 0.8]), [True, False, True]),
+    ],
+)
+def test_what_is_whole_or_true_or_false_comes_from_the_newest_model(dtype: str, newest: Any, expected: Any) -> None:
+    old = named(count=np.zeros(len(newest), dtype))
+    for folded in (0, 1, 5):
+        found = fold_named(old if folded else {}, named(count=newest), folded, 0.5, dtypes(count=dtype))["count"]
+        assert (found.dtype, found.tolist()) == (np.dtype(dtype), expected)

@@ -161,7 +161,7 @@ def test_evaluations_fall_on_the_last_round_of_a_block(rounds: int, every: int) 
 
 
 def test_the_schedule_counts_rounds_unless_a_clock_is_given() -> None:
-    assert schedule_of(RunConfig(blocks=3, cycles=2, rounds_per_block=4)) == RoundSchedule(3, 2, 4)
+    assert schedule_of(RunConfig(blocks=3, cycles=2, rounds_per_block=4)) == RoundSchedule(3, 4, 2)
     clocked = RunConfig(clock="day: 08:00-20:00, night: 20:00-08:00", clock_start="2026-03-27T12:00")
     assert schedule_of(clocked).names == ("day", "night")
 

@@ -135,7 +135,7 @@ def test_next_boundary_is_the_first_minute_in_another_block(case: tuple[Week, Cl
 def test_week_across_a_clock_change_has_the_right_block_every_minute(zone: str, change: int) -> None:
     start = utc(CHANGES[zone][change]) - timedelta(days=3, hours=5)
     clock = FakeClock(start, MINUTE)
-    schedule = ClockSchedule(ClockSpec.parse(WEEK, zone), 1, started=start, clock=clock)
+    schedule = ClockSchedule(WEEK, zone, 1, started=start, clock=clock)
     rounds = 0
     slot = schedule.after(None)
     while slot is not None:
@@ -163,9 +163,7 @@ def visits(schedule: Schedule) -> list[tuple[str, int]]:
 
 
 def hourly(text: str, start: str, cycles: int = 1, zone: str = "Europe/Berlin") -> ClockSchedule:
-    return ClockSchedule(
-        ClockSpec.parse(text, zone), cycles, started=utc(start), clock=FakeClock(utc(start), timedelta(hours=1))
-    )
+    return ClockSchedule(text, zone, cycles, started=utc(start), clock=FakeClock(utc(start), timedelta(hours=1)))
 
 
 def test_weekend_of_the_change_has_47_hours_in_spring_and_49_in_autumn() -> None:
@@ -191,9 +189,7 @@ def test_cycle_is_a_week_where_days_differ() -> None:
 
 @pytest.mark.parametrize("start", ["2026-10-24T02:30+02:00", "2026-03-28T02:30+01:00", "2026-10-25T02:30+01:00"])
 def test_cycles_never_go_back_where_the_wall_clock_does(start: str) -> None:
-    schedule = ClockSchedule(
-        ClockSpec.parse(DAILY, "Europe/Berlin"), 3, started=utc(start), clock=FakeClock(utc(start), 10 * MINUTE)
-    )
+    schedule = ClockSchedule(DAILY, "Europe/Berlin", 3, started=utc(start), clock=FakeClock(utc(start), 10 * MINUTE))
     cycles = [slot.cycle for slot in slots_of(schedule)]
     assert cycles == sorted(cycles)
     assert set(cycles) == {0, 1, 2}
@@ -201,32 +197,30 @@ def test_cycles_never_go_back_where_the_wall_clock_does(start: str) -> None:
 
 def test_any_slot_resumes_to_the_same_rest() -> None:
     start, step = utc("2026-03-27T08:00Z"), timedelta(hours=5)
-    spec = ClockSpec.parse(WEEK, "Europe/Berlin")
-    whole = slots_of(ClockSchedule(spec, 1, started=start, clock=FakeClock(start, step)))
+    whole = slots_of(ClockSchedule(WEEK, "Europe/Berlin", 1, started=start, clock=FakeClock(start, step)))
     for done in range(1, len(whole), 7):
-        resumed = ClockSchedule(spec, 1, started=start, clock=FakeClock(start + done * step, step))
+        anew = ClockSchedule(WEEK, "Europe/Berlin", 1, clock=FakeClock(start + (done - 1) * step, step))
+        resumed = anew.since(start)
         assert resumed.after(whole[done - 1]) == whole[done]
 
 
 def test_round_in_flight_at_a_boundary_keeps_its_block() -> None:
     begins = iter([utc("2026-06-01T19:59Z"), utc("2026-06-01T20:07Z")])
-    schedule = ClockSchedule(ClockSpec.parse(DAILY), 1, started=utc("2026-06-01T19:00Z"), clock=lambda: next(begins))
+    schedule = ClockSchedule(DAILY, cycles=1, started=utc("2026-06-01T19:00Z"), clock=lambda: next(begins))
     first = schedule.after(None)
     assert first == Slot(1, 0, 0, 0)
     assert schedule.after(first) == Slot(2, 0, 1, 0)
 
 
 def test_clock_set_back_repeats_no_cycle() -> None:
-    schedule = ClockSchedule(
-        ClockSpec.parse(DAILY), 9, started=utc("2026-06-01T12:00Z"), clock=lambda: utc("2026-05-01T12:00Z")
-    )
+    schedule = ClockSchedule(DAILY, cycles=9, started=utc("2026-06-01T12:00Z"), clock=lambda: utc("2026-05-01T12:00Z"))
     assert schedule.after(Slot(40, 3, 0, 5)) == Slot(41, 3, 0, 6)
 
 
 def test_start_is_now_unless_given() -> None:
     clock: Callable[[], datetime] = FakeClock(utc("2026-06-01T12:00Z"), MINUTE)
-    assert ClockSchedule(ClockSpec.parse(DAILY), 1, clock=clock).started == utc("2026-06-01T12:00Z")
-    assert abs(ClockSchedule(ClockSpec.parse(DAILY), 1).started - datetime.now(UTC)) < MINUTE
+    assert ClockSchedule(DAILY, cycles=1, clock=clock).started == utc("2026-06-01T12:00Z")
+    assert abs(ClockSchedule(DAILY, cycles=1).started - datetime.now(UTC)) < MINUTE
 
 
 def test_window_past_midnight_belongs_to_the_day_it_starts_on() -> None:
@@ -248,9 +242,21 @@ def test_instant_without_time_zone_is_refused() -> None:
         ClockSpec.parse(DAILY).block_at(datetime(2026, 1, 1))
 
 
+def test_without_cycles_the_clock_never_ends() -> None:
+    start = utc("2026-06-01T12:00Z")
+    schedule = ClockSchedule(DAILY, started=start, clock=lambda: start + timedelta(days=10_000))
+    slot = schedule.after(None)
+    assert slot is not None
+    assert slot.cycle == 10_000
+
+
+def test_identity_is_the_text_and_the_zone() -> None:
+    assert ClockSchedule(DAILY, "Europe/Berlin", 3).identity == {"clock": DAILY, "timezone": "Europe/Berlin"}
+
+
 def test_schedule_needs_a_cycle() -> None:
     with pytest.raises(InputError, match="at least 1, got 0"):
-        ClockSchedule(ClockSpec.parse(DAILY), 0)
+        ClockSchedule(DAILY, cycles=0)
 
 
 def test_document_is_right() -> None:

@@ -36,7 +36,7 @@ def replay(problem: Problem, seed: int) -> tuple[psgd.Chains, psgd.Predictors, p
     chains = psgd.Chains.start(zero, PLAN.blocks)
     chosen = mixed = psgd.Predictors.start(zero, PLAN.blocks)
     votes, weights = [], [1.0] * PLAN.clients
-    schedule = RoundSchedule(PLAN.blocks, PLAN.cycles, PLAN.rounds_per_block)
+    schedule = RoundSchedule(PLAN.blocks, PLAN.rounds_per_block, PLAN.cycles)
     slot = schedule.after(None)
     while slot is not None:
         block, draws = slot.block, rng.random((PLAN.local_iterations, 2, PLAN.clients))

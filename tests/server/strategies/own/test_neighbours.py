@@ -15,10 +15,10 @@ from perennial.common.command.config import NEIGHBOURS, RunConfig
 from perennial.common.wire.layout import Layout
 from perennial.server.run.checkpoint import Checkpoint, load_latest, save_checkpoint
 from perennial.server.run.readers import reader_of
-from perennial.server.strategies import FedAdam, FedAvgM, FedRep, strategy_for
-from perennial.server.strategies.neighbours.fedrep import head_start
-from perennial.server.strategies.neighbours.ifca import IFCA, starts
-from perennial.server.strategies.neighbours.optimisers import adam_step, momentum_step
+from perennial.server.strategies.own import FedRep, OwnFedAdam, OwnFedAvgM, strategy_for
+from perennial.server.strategies.own.neighbours.fedrep import head_start
+from perennial.server.strategies.own.neighbours.ifca import IFCA, starts
+from perennial.server.strategies.own.neighbours.optimisers import adam_step, momentum_step
 from tests.server.conftest import MODEL_BYTES, FakeGrid, Outcome
 
 RunStrategy = Callable[..., Outcome]
@@ -54,7 +54,7 @@ def test_adam_divides_the_first_moment_by_the_root_of_the_second() -> None:
 
 def test_fedavgm_gives_every_block_its_one_model(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(), strategy="fedavgm", cycles=1, rounds_per_block=1, server_momentum=0.5)
-    assert isinstance(outcome.strategy, FedAvgM)
+    assert isinstance(outcome.strategy, OwnFedAvgM)
     assert outcome.predictors == [2.5, 2.5]
 
 
@@ -65,7 +65,7 @@ def test_fedavgm_without_momentum_is_fedavg(run_strategy: RunStrategy) -> None:
 
 def test_fedadam_moves_by_its_learning_rate_at_first(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(), strategy="fedadam", blocks=1, cycles=1, rounds_per_block=1, server_lr=0.01)
-    assert isinstance(outcome.strategy, FedAdam)
+    assert isinstance(outcome.strategy, OwnFedAdam)
     corrected = 0.01 * math.sqrt(1 - 0.99**2) / (1 - 0.9**2)
     assert outcome.predictors == [float(np.float32(corrected * 0.1 / (0.1 + 0.001)))]
 

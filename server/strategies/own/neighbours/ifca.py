@@ -19,7 +19,7 @@ from perennial.common.wire.updates import Losses, Update, read_losses
 from perennial.server.cohort.exchange import Exchange
 from perennial.server.psgd import Chains
 from perennial.server.run.state import RoundRecord
-from perennial.server.strategies.base import BlockCyclic
+from perennial.server.strategies.own.block_cyclic import BlockCyclic
 
 
 def starts(initial: Vector, layout: Layout, count: int, seed: int) -> tuple[Vector, ...]:

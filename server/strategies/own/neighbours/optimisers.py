@@ -12,7 +12,7 @@ import numpy as np
 from perennial.common.wire.chains import MIXED, Vector
 from perennial.common.wire.updates import Losses
 from perennial.server.run.state import RoundRecord
-from perennial.server.strategies.base import BlockCyclic
+from perennial.server.strategies.own.block_cyclic import BlockCyclic
 
 Memory = Mapping[str, Vector]
 
@@ -53,7 +53,7 @@ class _ServerOptimiser(BlockCyclic):
         """Return the model after a round whose clients' mean is ``mean``, and what the next step needs."""
 
 
-class FedAvgM(_ServerOptimiser):
+class OwnFedAvgM(_ServerOptimiser):
     """FedAvg with momentum on the server (Hsu, Qi and Brown, 2019)."""
 
     def _step(self, mean: Vector, server_round: int) -> tuple[Vector, Memory]:
@@ -61,7 +61,7 @@ class FedAvgM(_ServerOptimiser):
         return momentum_step(self.state.chains.mixed, mean, self.state.memory, lr, momentum)
 
 
-class FedAdam(_ServerOptimiser):
+class OwnFedAdam(_ServerOptimiser):
     """Adam on the server (Reddi et al., 2021)."""
 
     def _step(self, mean: Vector, server_round: int) -> tuple[Vector, Memory]:

@@ -17,7 +17,7 @@ from perennial.common.wire.orders import Order
 from perennial.common.wire.updates import Losses, Update, write_update
 from perennial.server.psgd import SEPARATE
 from perennial.server.run.readers import Reader, reader_of
-from perennial.server.strategies import MCPSGD, MMPSGD, FedAvg, strategy_for
+from perennial.server.strategies.own import OwnFedAvg, OwnMCPSGD, OwnMMPSGD, strategy_for
 from tests.server.conftest import LAYOUT, MODEL_BYTES, FakeGrid, Outcome, Sent, model
 
 RunStrategy = Callable[..., Outcome]
@@ -46,13 +46,13 @@ def fails(nodes: set[int], server_round: int, times: int = 1) -> Callable[[Sent,
 
 def test_fedavg_ends_with_the_mixed_chain_in_every_block(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(), strategy="fedavg")
-    assert isinstance(outcome.strategy, FedAvg)
+    assert isinstance(outcome.strategy, OwnFedAvg)
     assert outcome.predictors == [8, 8]
 
 
 def test_mm_psgd_averages_each_blocks_rounds_over_all_cycles(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(), strategy="mm-psgd")
-    assert isinstance(outcome.strategy, MMPSGD)
+    assert isinstance(outcome.strategy, OwnMMPSGD)
     assert outcome.predictors == [(1 + 2 + 5 + 6) / 4, (3 + 4 + 7 + 8) / 4]
     assert outcome.folded == (4, 4)
 
@@ -65,7 +65,7 @@ def test_mm_psgd_with_decay_halves_the_old_predictor(run_strategy: RunStrategy) 
 def test_mc_psgd_folds_the_chain_with_the_smaller_loss(run_strategy: RunStrategy) -> None:
     """The separate chain is 10, 20, 30, 40 in its block's rounds; it wins in block 0 and loses in block 1."""
     outcome = run_strategy(a_grid(losses=lambda order, models: (1.0, 0.5 if order.block == 0 else 1.5)))
-    assert isinstance(outcome.strategy, MCPSGD)
+    assert isinstance(outcome.strategy, OwnMCPSGD)
     assert outcome.predictors == [(10 + 20 + 30 + 40) / 4, (3 + 4 + 7 + 8) / 4]
     assert [record.chosen for record in outcome.watcher.records] == ["separate", "separate", "mixed", "mixed"] * 2
     assert outcome.folded == (4, 4)
@@ -98,10 +98,10 @@ def test_the_first_round_of_a_block_sends_that_blocks_separate_model(run_strateg
 
 def test_one_pass_trains_what_all_its_readers_need() -> None:
     fedavg, mm, mc = (reader_of(RunConfig(strategy=name)) for name in ("fedavg", "mm-psgd", "mc-psgd"))
-    assert strategy_for([fedavg]) is FedAvg
-    assert strategy_for([fedavg, mm]) is MMPSGD
-    assert strategy_for([mc, mm, fedavg]) is MCPSGD
-    assert strategy_for([Reader(SEPARATE, None)]) is MCPSGD
+    assert strategy_for([fedavg]) is OwnFedAvg
+    assert strategy_for([fedavg, mm]) is OwnMMPSGD
+    assert strategy_for([mc, mm, fedavg]) is OwnMCPSGD
+    assert strategy_for([Reader(SEPARATE, None)]) is OwnMCPSGD
 
 
 # --- What it costs ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from perennial.common.wire.layout import Layout
 from perennial.common.wire.updates import Losses
 from perennial.server.psgd import Chains
 from perennial.server.run.state import RoundRecord
-from perennial.server.strategies.base import BlockCyclic
+from perennial.server.strategies.own.block_cyclic import BlockCyclic
 
 
 def head_start(layout: Layout) -> int:
