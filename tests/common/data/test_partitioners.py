@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -217,3 +220,17 @@ def test_a_source_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str
     plain: dict[str, Any] = {"path": path, "partitioner": partitioner, "inputs": ("number",), "target": "label"}
     with pytest.raises(InputError, match=message):
         FlowerDataset(**{**plain, **changes}).open(RunConfig())
+
+
+def test_a_quickstarts_app_loads_its_blocks_through_the_partitioner(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    settings = {"PYTHONPATH": str(root), "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-m", "tests.common.data.partitioned_app"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, timeout=280
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    for block, other in (("weekday", "weekend"), ("weekend", "weekday")):
+        assert found[block][block] < 0.2
+        assert found[block][other] > 1
