@@ -55,5 +55,5 @@ def test_importing_perennial_imports_nothing_heavy() -> None:
 def test_the_library_is_typed() -> None:
     assert (ROOT / "perennial" / "py.typed").is_file()
     assert {one.name for one in pkgutil.iter_modules([str(ROOT / "perennial")])} == {
-        "client_app", "example", "server_app", "testing"
+        "client_app", "example", "partitioners", "server_app", "testing"
     }  # fmt: skip

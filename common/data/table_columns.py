@@ -6,7 +6,7 @@ A column as it is read is an array of numbers, of datetime64 (wall times) or of 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from math import floor
 from pathlib import Path
@@ -36,10 +36,10 @@ def read(path: Path, names: Sequence[str], *, others: bool = False) -> dict[str,
     return found
 
 
-def numbers(column: Column, name: str, path: Path) -> NDArray[Any]:
+def numbers(column: Column, name: str, where: object) -> NDArray[Any]:
     """Return a column as int64 if all of it is whole numbers, else as float64; the first row that is none is named."""
     if column.dtype.kind in "biu":
-        return column.astype(np.int64)
+        return column.astype(np.float64 if column.dtype == np.uint64 else np.int64)
     if column.dtype.kind == "O":
         for kind in (np.int64, np.float64):
             try:
@@ -48,16 +48,16 @@ def numbers(column: Column, name: str, path: Path) -> NDArray[Any]:
             except (ValueError, OverflowError):
                 continue
     if column.dtype.kind not in "if":
-        row = _first(column, lambda value: _is_number(str(value)))
-        raise InputError(f"{path}: column {name} must hold numbers, got {shown(_plain(column[row]))} in row {row + 1}")
+        row = next(row for row, value in enumerate(column.tolist()) if not _is_number(value))
+        raise InputError(f"{where}: column {name} must hold numbers, got {shown(_plain(column[row]))} in row {row + 1}")
     # Not finite, or not as float32.
     if column.dtype.kind == "f" and not (fits := np.abs(column) < _LARGEST).all():
         row = int(np.argmin(fits))
-        raise InputError(f"{path}: column {name} must hold numbers, got {column[row]} in row {row + 1}")
+        raise InputError(f"{where}: column {name} must hold numbers, got {column[row]} in row {row + 1}")
     return column
 
 
-def times(column: Column, name: str, path: Path, zone: str) -> NDArray[np.int64]:
+def times(column: Column, name: str, where: object, zone: str) -> NDArray[np.int64]:
     """Return a column as seconds since 1970 in UTC; the first row that is no time is named.
 
     Whole numbers are such seconds; text is ISO 8601. A time without an offset is one of the wall clock in ``zone``.
@@ -75,21 +75,21 @@ def times(column: Column, name: str, path: Path, zone: str) -> NDArray[np.int64]
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(
-            f"{path}: column {name} must hold times from 1970 to 2099, as 2026-03-27T12:00 or in seconds since 1970, "
+            f"{where}: column {name} must hold times from 1970 to 2099, as 2026-03-27T12:00 or in seconds since 1970, "
             f"got {shown(_plain(column[row]))} in row {row + 1}"
         )
     return seconds
 
 
-def codes(column: Column, name: str, path: Path) -> tuple[NDArray[np.int64], list[object]]:
+def codes(column: Column, name: str, where: object) -> tuple[NDArray[np.int64], list[object]]:
     """Return for each row the place of its value among all values, and those, sorted: by size if they are numbers."""
     if column.dtype.kind == "O":
         column = column.astype(str)
         if (empty := column == "").any():
-            raise InputError(f"{path}: column {name} is empty in row {int(np.argmax(empty)) + 1}")
+            raise InputError(f"{where}: column {name} is empty in row {int(np.argmax(empty)) + 1}")
         column = _as_whole(column)
     if column.dtype.kind not in "biuU":
-        raise InputError(f"{path}: column {name} must hold names or whole numbers, got {column.dtype}")
+        raise InputError(f"{where}: column {name} must hold names or whole numbers, got {column.dtype}")
     values, inverse = np.unique(column, return_inverse=True)
     return inverse.astype(np.int64), values.tolist()
 
@@ -124,16 +124,16 @@ def _parquet(path: Path, names: Sequence[str], others: bool) -> dict[str, Column
     except pyarrow.ArrowException as error:
         raise InputError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from error
     places = _places(table.column_names, names, others, path)
-    return {name: _arrow(table.column(place), name, path) for name, place in places.items()}
+    return {name: from_arrow(table.column(place), name, path) for name, place in places.items()}
 
 
-def _arrow(column: Any, name: str, path: Path) -> Column:
+def from_arrow(column: Any, name: str, where: object) -> Column:
     """Return a column of Arrow: times with a zone as seconds in UTC."""
     from pyarrow import types
 
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
-        raise InputError(f"{path}: column {name} is empty in row {row + 1}")
+        raise InputError(f"{where}: column {name} is empty in row {row + 1}")
     kind = column.type
     if types.is_timestamp(kind) or types.is_date(kind):
         seconds: Column = column.to_numpy().astype("datetime64[s]")
@@ -174,15 +174,12 @@ def _as_whole(column: Column) -> Column:
     return numbers if (numbers.astype(str) == column).all() else column
 
 
-def _first(column: Column, fits: Callable[[object], bool]) -> int:
-    return next(row for row, value in enumerate(column.tolist()) if not fits(value))
-
-
-def _is_number(text: str) -> bool:
+def _is_number(value: object) -> bool:
     try:
-        return bool(np.isfinite(float(text)))
+        np.array([str(value)]).astype(np.float64)
     except ValueError:
         return False
+    return True
 
 
 def _plain(value: object) -> object:
