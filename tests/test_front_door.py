@@ -14,7 +14,6 @@ import pytest
 import perennial
 
 ROOT = Path(__file__).resolve().parents[1]
-# A folder to load from is made by run_dir=, which start does not take yet.
 MODULES = ["perennial", "perennial.example", "perennial.testing", *sorted(set(perennial._HOMES.values()))]
 
 

@@ -102,14 +102,8 @@ class FleetGrid(LocalGrid):
             self.forget(waiting)
 
     def _order(self, message: Message, packer: Packer) -> Errand:
-        said = message.metadata
-        name = named(message, next(self._names))
-        fields = {
-            "id": name,
-            "type": said.message_type,
-            "group": said.group_id,
-            "ttl": said.ttl,
-        }
+        said, name = message.metadata, named(message, next(self._names))
+        fields = {"id": name, "type": said.message_type, "group": said.group_id, "ttl": said.ttl}
         arrays = [array for record in message.content.array_records.values() for array in record.values()]
         head = len(arrays) * _PER_ARRAY + _SPARE
         self._sent[name] = _Sent(message, head)
