@@ -50,3 +50,7 @@ class Account:
         """Return what ``state`` gave, also after it was in a file."""
         rejections = tuple(Rejection(**{**one, "clients": tuple(one["clients"])}) for one in state["rejections"])
         return cls(**{**state, "rejections": rejections, "quarantined": tuple(state["quarantined"])})
+
+
+# Of a round, or an exchange, about which nobody counted anything.
+NOTHING = Account()

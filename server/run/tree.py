@@ -1,7 +1,8 @@
 """A tree as one JSON text and one safetensors blob: to the bit, without pickles, and checked before it is used.
 
 A *tree* is what a state is made of: dicts with text keys, lists (tuples become lists), numbers, text, bool, None, and
-NumPy arrays and scalars, or arrays made ``Later``, anywhere in it. Its arrays are in the blob by number, each distinct one once. In the text
+NumPy arrays and scalars, or arrays made ``Later``, anywhere in it. Its arrays are in the blob by number, each distinct
+one once. In the text
 
 {"$array": 3}, {"$fortran": 3}   array 3 of the blob; in Fortran's memory order it is stored transposed
 {"$scalar": 3}                   the NumPy scalar that array 3, of no dimension, holds

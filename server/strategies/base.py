@@ -33,7 +33,7 @@ LOG = logging.getLogger("flwr")
 
 @dataclass(frozen=True)
 class Heads:
-    """The models of a round: x_bar, and the newest model of each block. chosen: u_bar's chain, if there was a choice."""
+    """The models of a round: x_bar, and the newest one of each block. chosen: u_bar's chain, if there was a choice."""
 
     mixed: ArrayRecord
     blocks: list[ArrayRecord]
@@ -51,8 +51,9 @@ class BlockStrategy(Strategy):
     """A mixed chain, and a predictor for each block.
 
     carrier: how messages travel. observers: who is told of each round's models. problem: why the last attempt at a
-    round gave nothing, if the carrier knows. slot: the place of the round that is being trained or judged; None before the first. trained: the slot of the last
-    round that is in the chains. pending: of the round that waits for its vote, if one does. rounds: those not over yet.
+    round gave nothing, if the carrier knows. slot: the place of the round that is being trained or judged; None before
+    the first. trained: the slot of the last round that is in the chains. pending: of the round that waits for its
+    vote, if one does. rounds: those not over yet.
     """
 
     def __init__(

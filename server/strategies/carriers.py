@@ -13,7 +13,7 @@ from perennial.common.command.errors import InputError, RunError, shown
 from perennial.common.cycle.schedule import Slot
 from perennial.common.wire.chains import CHAINS, MIXED
 from perennial.common.wire.two_chains import Parts, read_parts, write_order
-from perennial.server.cohort.account import Account
+from perennial.server.cohort.account import NOTHING, Account
 from perennial.server.strategies.messages import own_records, place
 
 Messages = Mapping[str, Sequence[Message]]
@@ -29,7 +29,7 @@ class Replies:
     chains: dict[str, list[Message]] = field(default_factory=dict)
     losses: dict[str, list[Message]] = field(default_factory=dict)
     problem: str = ""
-    account: Account = Account()
+    account: Account = NOTHING
 
 
 class Carrier(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 
 from perennial.common.cycle.schedule import Slot
-from perennial.server.cohort.account import Account
+from perennial.server.cohort.account import NOTHING, Account
 from perennial.server.strategies.trees import Tree, metric_tree, metrics_of
 
 
@@ -21,7 +21,8 @@ class FoldedRound:
     chains' strategies made of the clients' metrics, by chain. losses: each chain's average loss in the vote; empty
     if there was none. chosen: the chain that was folded; None if there is but one. evaluate_metrics, server_metrics: of
     the block's predictor, by the strategy's own federated evaluation and by ``evaluate_fn``. bytes_down, bytes_up: of
-    all models that were sent and received. account: what a strategy for cohorts of clients counted. folded: how many models each predictor averages.
+    all models that were sent and received. account: what a carrier for cohorts of clients counted. folded: how many
+    models each predictor averages.
     """
 
     slot: Slot
@@ -37,7 +38,7 @@ class FoldedRound:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
-    account: Account = Account()
+    account: Account = NOTHING
     predictors: Mapping[str, ArrayRecord] = field(default_factory=dict)
     folded: Mapping[str, int] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from perennial.common.command.errors import InputError, RunError, shown
 from perennial.common.cycle.schedule import Slot
 from perennial.common.wire.chains import CHAINS, MIXED, SEPARATE
-from perennial.server.cohort.account import Account
+from perennial.server.cohort.account import NOTHING, Account
 from perennial.server.psgd import choose
 from perennial.server.strategies.carriers import Carrier
 from perennial.server.strategies.messages import RecordNames, first_error
@@ -49,7 +49,7 @@ class Verdict:
     """Each chain's average loss; None: nobody judged both models. account: what it cost to ask."""
 
     losses: Mapping[str, float] | None
-    account: Account = Account()
+    account: Account = NOTHING
 
 
 class Electorate(Protocol):
