@@ -29,7 +29,7 @@ demo: $(VENV)/simulation ## FedAvg forgets, MM-PSGD and MC-PSGD do not: a table 
 	$(BIN)/flower-simulation run simulation/experiments/demo.yaml --overwrite
 
 # What the tests print is kept in build/gate.log; if they fail, under a name that the next run leaves alone.
-test: lint ## the gate: ruff, mypy --strict, and the tests (all but the slow ones of test-install and test-deploy)
+test: lint ## the gate: ruff, mypy --strict, and the tests (the slow ones, and those that need root, are in test-install and test-deploy)
 	@mkdir -p build && rm -f build/gate.code
 	{ $(BIN)/pytest -q --numprocesses 2 --dist loadfile 2>&1; echo $$? >build/gate.code; } | tee build/gate.log
 	@code=$$(cat build/gate.code); test $$code -eq 0 || { kept=build/gate-failed-$$(date +%Y%m%d-%H%M%S).log; \
@@ -66,7 +66,8 @@ test-install: $(VENV)/dev ## the wheel as users have it: pip install in a clean 
 	$(BIN)/pytest -q --numprocesses 2 --dist loadfile -m "slow or not slow" tests/install
 
 test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
-	$(BIN)/pytest -q -m "slow or not slow" tests/deploy
+	tests/deploy/needs.sh
+	$(BIN)/pytest -q -m "slow or root" tests/deploy
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000
