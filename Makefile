@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint test-install test-deploy fuzz paper paper-quick bench clean
+# The package as one folder, of links: mypy and griffe know nothing of __path__.
+ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
+	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
+
+.PHONY: help demo test lint docs test-install test-deploy fuzz paper paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -20,6 +24,10 @@ $(VENV)/simulation: $(VENV)/pip pyproject.toml
 $(VENV)/datasets: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[simulation,datasets]'
 	touch $(VENV)/simulation $@
+
+$(VENV)/docs: $(VENV)/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $@
 
 $(VENV)/dev: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
@@ -38,9 +46,12 @@ test: lint ## the gate: ruff, mypy --strict, and the tests (the slow ones, and t
 lint: $(VENV)/dev ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build/typed && mkdir -p build/typed/perennial
-	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
+	$(ONE_FOLDER)
 	$(BIN)/mypy
+
+docs: $(VENV)/docs ## the pages of docs/ as a site, in build/site; a link that leads nowhere is an error
+	$(ONE_FOLDER)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 paper: $(VENV)/datasets ## every figure and table of the paper on CIFAR-10, and the theorems (hours; goes on where it stopped)
 	$(BIN)/python -m perennial.simulation.paper run
