@@ -106,7 +106,7 @@ def test_a_dockerfile_copies_what_exists_and_does_not_run_as_root(name: str) -> 
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
     # All that pyproject.toml names, or the image does not build.
     settings = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert {*settings["package-dir"].values(), "pyproject.toml"} <= set(copied)
+    assert {*settings["package-dir"].values(), "pyproject.toml", "LICENSE"} <= set(copied)
     assert [word for word in copied if not (DEPLOY.parent / word).exists() and word != "README.md"] == []
     users = [line for line in lines if line.startswith("USER ")]
     assert users[-1:] == ["USER perennial"]
