@@ -13,7 +13,7 @@ from perennial.common.task import models
 from perennial.common.wire.arrays import encode
 from perennial.common.wire.layout import Layout
 from perennial.server.cohort.roster import Roster
-from perennial.server.run.checkpoint import RunCheckpoint
+from perennial.server.run.checkpoint import RunCheckpoint, usable_state
 from perennial.server.run.evaluate import Evaluator, Right, TorchRight
 from perennial.server.run.pass_folders import PassFolders, Progress
 from perennial.server.run.prepare import Pass
@@ -63,8 +63,9 @@ def train(
 def _schedule(config: RunConfig, saved: RunCheckpoint | None) -> Schedule:
     if saved is None:
         return schedule_of(config)
-    state: dict[str, Any] = saved.tree["strategy"]
-    return schedule_of(config, started=state["started"] or "", done=saved.server_round)
+    with usable_state("the checkpoint"):
+        state: dict[str, Any] = saved.tree["strategy"]
+        return schedule_of(config, started=state["started"] or "", done=saved.server_round)
 
 
 def _say_what_is_averaged(config: RunConfig, roster: Roster) -> None:

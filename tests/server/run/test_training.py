@@ -17,6 +17,7 @@ from perennial.client.app import app
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, RunError
 from perennial.server.predict.loading import load_predictor
+from perennial.server.run.checkpoint import Checkpoints
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.pass_folders import held
 from perennial.server.run.prepare import Pass, Run, prepare
@@ -224,6 +225,18 @@ def test_damaged_predictors_are_written_again_from_the_checkpoint(make_run: Call
     train(run, real_nodes(run), nodes=2, resume=True)
     assert path.read_bytes() == before
     assert run.folder.is_whole()
+
+
+@pytest.mark.parametrize("key", ["strategy", "readers", "quarantine", "generators"])
+def test_a_state_that_somebody_else_wrote_is_refused_in_one_line(make_run: Callable[..., Pass], key: str) -> None:
+    run = make_run("run")
+    train(run, real_nodes(run), nodes=2)
+    run.folder.manifest.unlink()
+    saved = Checkpoints(run.folder.checkpoints).latest()
+    assert saved is not None
+    Checkpoints(run.folder.checkpoints).save(replace(saved, tree={**saved.tree, key: {"odd": [1]}}))
+    with pytest.raises(RunError, match=r"the state in .* cannot be used \(.*\); start anew, into another folder"):
+        train(run, real_nodes(run), nodes=2, resume=True)
 
 
 def test_a_second_process_is_told_who_holds_the_folder(make_run: Callable[..., Pass]) -> None:
