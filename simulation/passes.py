@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perennial.client.engines import choose
 from perennial.client.engines.native import NativeEngine
+from perennial.client.engines.told_native import ToldNativeEngine
 from perennial.common.command import places
 from perennial.common.command.errors import InputError
 from perennial.common.task import ready
@@ -63,7 +64,7 @@ def _right(one: Pass) -> Right:
     """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
     task = ready.open_task(one.config.task)
     engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
-    if isinstance(engine, NativeEngine) and task.score.each is ready.right:
+    if isinstance(engine, NativeEngine | ToldNativeEngine) and task.score.each is ready.right:
         return engine.right
     return TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
 

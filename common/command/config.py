@@ -46,6 +46,12 @@ class RunConfig:
     client_skew: float = real(1.0, "fraction of a block that is sorted by label before it is cut", least=0, most=1)
     task: str = word("classification", "what is learnt: classification, binary, regression or package.module:name")
     model: str = word(AUTO, "cnn, mlp, linear or package.module:factory; auto: by the data's shape")
+    told: str = word(
+        "none",
+        "what the model is told beside an example: its block as a one-hot, or its time as sine and cosine of the hour, "
+        "or of the time in the week if the days differ",
+        ("none", "block", "time"),
+    )
     cycles: int = whole(5, "times through all blocks, C", least=1)
     rounds_per_block: int = whole(10, "rounds before the next block, E", least=1)
     clock: str = word("", "blocks by time of day instead of by rounds, as in 'day: 08:00-20:00, night: 20:00-08:00'")
