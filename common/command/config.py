@@ -17,7 +17,7 @@ from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
 # Other answers to the same problem, each with a training of its own; the first four all read the same chains.
 NEIGHBOURS = ("fedavgm", "fedadam", "fedrep", "ifca")
-STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
+STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 
@@ -85,6 +85,9 @@ class RunConfig:
     quarantine_after: int = whole(3, "rejected updates in a row after which a node sits out; 0: never", least=0)
     quarantine_rounds: int = whole(10, "rounds that such a node sits out", least=1)
     selection_examples: int = whole(0, "examples a client judges the chains on; 0: its whole shard", least=0)
+    fine_tune_steps: int = whole(
+        0, "SGD steps that a client takes on its shard of a block before it predicts there; in simulation", least=0
+    )
     min_replies: float = real(0.5, "fraction of the cohort that must answer, or the round is repeated", above=0, most=1)
     round_timeout: float = real(600.0, "seconds a round waits for replies", above=0)
     round_attempts: int = whole(10, "times a round without enough replies is tried; 0: without end", least=0)
