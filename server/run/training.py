@@ -8,6 +8,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from perennial.common.command.config import RunConfig, schedule_of
+from perennial.common.command.errors import InputError
 from perennial.common.cycle.schedule import Schedule
 from perennial.common.task import models
 from perennial.common.wire.arrays import encode
@@ -38,6 +39,10 @@ def train(
     right: tells which guesses of a model are right; None: by torch.
     """
     config, network = prepared.config, prepared.network
+    if config.fine_tune_steps and right is None:
+        raise InputError(
+            "fine-tune-steps is for flower-simulation: a server has no data of the clients to fine-tune on"
+        )
     folders = PassFolders(prepared, eager=eager, progress=progress)
     saved = folders.find() if resume else None
     whole = [run.folder.is_whole() for run in prepared.runs] if saved else []

@@ -52,6 +52,10 @@ class BlockPredictors:
         new = fold(old, _numpy(model), done, self._decay, self._dtypes)
         self.models[block] = ArrayRecord({name: as_array(np.asarray(array)) for name, array in new.items()})
 
+    def same_as(self, block: str, other: str) -> None:
+        """Let ``other`` have the predictor of ``block``."""
+        self.models[other], self.folded[other] = self.models[block].copy(), self.folded[block]
+
     def taken(self) -> dict[str, ArrayRecord]:
         """Return the predictors in records of their own, which the caller may take apart."""
         return {block: model.copy() for block, model in self.models.items()}
