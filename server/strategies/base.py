@@ -42,7 +42,7 @@ class BlockStrategy(Strategy):
     ) -> None:
         if isinstance(strategy, BlockStrategy):
             raise InputError(f"{_name(self)} cannot be around {_name(strategy)}; give it the strategy that is inside")
-        if not callable(getattr(schedule, "after", None)):
+        if isinstance(schedule, type) or not callable(getattr(schedule, "after", None)):
             raise InputError(f"schedule must be a RoundSchedule or a ClockSchedule, got {shown(schedule)}")
         if type(round_attempts) is not int or round_attempts < 1:
             raise InputError(f"round_attempts must be at least 1, got {shown(round_attempts)}")
@@ -94,10 +94,12 @@ class BlockStrategy(Strategy):
         self, initial: ArrayRecord, train_config: ConfigRecord, evaluate_config: ConfigRecord, timeout: float
     ) -> None:
         """Begin anew; called by the loop before its first round."""
+        if not isinstance(initial, ArrayRecord):
+            raise InputError(f"initial_arrays must be an ArrayRecord, got {shown(initial)}")
         if not initial:
             raise InputError("initial_arrays is empty; give the model that training starts from")
         for what, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            refuse_slot_keys(what, config)
+            checked_config(what, config)
         self.slot = self.trained = self.pending = None
         self.timeout = timeout
         self.mixed.begin(initial, train_config)
@@ -164,7 +166,10 @@ class BlockStrategy(Strategy):
         return {"strategy": _name(self), "schedule": self.schedule.identity, "settings": self.settings}
 
 
-def refuse_slot_keys(what: str, config: ConfigRecord) -> None:
+def checked_config(what: str, config: object) -> None:
+    """Refuse what is no config record, and one with a key of our own; ``what`` is the argument that it was given as."""
+    if not isinstance(config, ConfigRecord):
+        raise InputError(f"{what} must be a ConfigRecord, got {shown(config)}")
     for key in SLOT_KEYS:
         if key in config:
             raise InputError(f"{what} has {key!r}, which is written for every round; give yours another name")
