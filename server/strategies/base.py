@@ -35,7 +35,10 @@ class BlockStrategy(Strategy):
 
     slot: the place of the round that is being trained or judged; None before the first. trained: the slot of the last
     round that is in the chains. pending: of the round that waits for its vote, if one does. rounds: those not over yet.
+    one_model: all blocks have the same predictor, which every round changes.
     """
+
+    one_model = False
 
     def __init__(
         self, strategy: Strategy, schedule: Schedule, averaging: str, decay: float, round_attempts: int

@@ -105,7 +105,9 @@ def _odd_content(content: RecordDict, sent: ArrayRecord, weight: str) -> str:
     models, metrics = list(content.array_records.values()), list(content.metric_records.values())
     if len(models) != 1 or len(metrics) != 1:
         names = ", ".join(map(repr, content)) or "nothing"
-        return f"{len(models)} ArrayRecords and {len(metrics)} MetricRecords, and one of each is needed (it has {names})"
+        return (
+            f"{len(models)} ArrayRecords and {len(metrics)} MetricRecords, and one of each is needed (it has {names})"
+        )
     if difference := _difference(models[0], sent):
         return f"a model that has {difference}"
     if weight not in metrics[0]:
