@@ -15,6 +15,8 @@ from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
 # Whoever has this key describes a run of an app of their own.
 APP = "app"
+# In the run-config of Flower's own runtimes: all these settings as JSON; a user's own names stand beside it.
+APP_RUN = "perennial-app-run"
 APP_STRATEGIES = ("fedavg", "mm-psgd", "mc-psgd")
 _SHARED = {item.name: item for item in fields(RunConfig)}
 
@@ -85,6 +87,16 @@ class AppConfig(KeyedConfig):
         names = [name.strip() for name in self.blocks.split(",")]
         counted = int(names[0]) if len(names) == 1 and names[0].isdecimal() else None
         return RoundSchedule(names if counted is None else counted, self.rounds_per_block, self.cycles)
+
+
+def with_block_names(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's mapping; if it is of a user's own app, a list of names for blocks is one value and no sweep."""
+    blocks = mapping.get("blocks")
+    if APP not in mapping or not isinstance(blocks, list) or not blocks:
+        return dict(mapping)
+    if any(not isinstance(one, str) or "," in one for one in blocks):
+        return dict(mapping)
+    return {**mapping, "blocks": ", ".join(blocks)}
 
 
 def app_flags() -> list[Any]:

@@ -1,11 +1,12 @@
-"""One run of a user's own app in a folder: what flower-server and flower-simulation do with the library's strategies."""
+"""One run of a user's own app in a folder: by the library's strategies, for flower-server and flower-simulation."""
 
 from __future__ import annotations
 
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,21 @@ def is_done(config: AppConfig, folder: Path) -> bool:
 def initial_arrays(name: str) -> ArrayRecord:
     """Return the initial model that ``name`` names: a record, or what a function without arguments returns."""
     found = imported("initial", name)
-    arrays = found() if callable(found) else found
+    arrays = found() if callable(found) and _takes_nothing(found) else found
     if not isinstance(arrays, ArrayRecord):
         raise InputError(
-            f"initial {name!r} must be an ArrayRecord, or a function that returns one, got {shown(arrays)}"
+            f"initial {name!r} must be an ArrayRecord, or a function without arguments that makes one, "
+            f"got {shown(arrays)}"
         )
     return arrays
+
+
+def _takes_nothing(function: Callable[..., object]) -> bool:
+    try:
+        signature(function).bind()
+    except TypeError:
+        return False
+    return True
 
 
 def strategy_of(config: AppConfig) -> BlockStrategy:

@@ -27,13 +27,13 @@ class AppProgress:
 
     def __call__(self, record: FoldedRound) -> None:
         total, server_round = self._schedule.total_rounds, record.slot.server_round
-        last = server_round == total
+        last, of_total = server_round == total, f"/{total}" if total else ""
         if not last and time.monotonic() - self._shown < (_LIVE_SECONDS if self._live else _JOURNAL_SECONDS):
             return
         self._shown = time.monotonic()
         missing = len(record.nodes) - len(record.answered)
         parts = [
-            f"cycle {record.slot.cycle + 1} block {record.block_name} round {server_round}{f'/{total}' if total else ''}",
+            f"cycle {record.slot.cycle + 1} block {record.block_name} round {server_round}{of_total}",
             *(f"{chain} {loss:.4g}" for chain, loss in record.losses.items()),
             *([f"chosen {record.chosen}"] if record.chosen else []),
             *([f"{missing} of {len(record.nodes)} nodes missing"] if missing else []),
