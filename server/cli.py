@@ -17,6 +17,9 @@ from perennial.server import options
 from perennial.server.jobs import job_of
 from perennial.server.run.folder import RunFolder
 
+# They import all of Flower's internals that the quick runtime's server needs, without and with stock nodes.
+_QUICK = {False: "perennial.server.link.fleet_run", True: "perennial.server.link.both"}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 done, 1 failed, 2 bad usage, 128 + n ended by signal n."""
@@ -41,8 +44,7 @@ def _main(arguments: argparse.Namespace) -> int:
     if isinstance(config, RunConfig):
         extras.need("app")
     _check_listener(arguments)
-    if arguments.runtime == "quick" and not flower.matches():
-        say(f"flower-server: {flower.mismatch()}")
+    if arguments.runtime == "quick" and flower.use_stock(_QUICK[arguments.stock_nodes], "flower-server"):
         arguments.runtime = "stock"
     if arguments.runtime == "stock":
         from perennial.server.link import stock

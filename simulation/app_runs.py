@@ -13,12 +13,12 @@ from perennial.common.command.naming import look_here_first
 from perennial.server.run.app_training import initial_arrays, is_done, train_app
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.library_folder import discard_run
-from perennial.simulation.experiment import Described, named_runs
+from perennial.simulation.experiment import DescribedRuns, named_runs
 
 Runs = Sequence[tuple[AppConfig, Path]]
 
 
-def run_apps(described: Described, *, resume: bool, overwrite: bool, verbose: bool) -> list[Path]:
+def run_apps(described: DescribedRuns, *, resume: bool, overwrite: bool, verbose: bool) -> list[Path]:
     """Run what a file describes and return the runs' folders, in its order."""
     look_here_first()
     runs = [(config, described.output / name) for name, config in named_runs(described, AppConfig.from_mapping)]

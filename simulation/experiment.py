@@ -45,7 +45,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedRuns:
     """What a file says of its runs: for each entry of ``runs`` its name and the mappings that its lists make."""
 
     path: Path
@@ -64,13 +64,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     return experiment_of(describe(path, overrides))
 
 
-def experiment_of(described: Described) -> Experiment:
+def experiment_of(described: DescribedRuns) -> Experiment:
     """Return the experiment of the project's own app that a file describes."""
     runs = named_runs(described, RunConfig.from_mapping)
     return Experiment(described.title, described.output, _passes([NamedRun(name, config) for name, config in runs]))
 
 
-def named_runs(described: Described, read: Callable[[Mapping[str, object]], Config]) -> list[tuple[str, Config]]:
+def named_runs(described: DescribedRuns, read: Callable[[Mapping[str, object]], Config]) -> list[tuple[str, Config]]:
     """Return the runs that a file describes, each with its name; ``read`` makes a configuration of a mapping."""
     path = described.path
     named = _named([(name, [read(one) for one in mappings]) for name, mappings in described.entries])
@@ -80,7 +80,7 @@ def named_runs(described: Described, read: Callable[[Mapping[str, object]], Conf
     return named
 
 
-def describe(path: Path, overrides: Sequence[str] = ()) -> Described:
+def describe(path: Path, overrides: Sequence[str] = ()) -> DescribedRuns:
     """Read a file; ``overrides`` as in ``load``."""
     try:
         content = unique_yaml.load(path.read_text())
@@ -105,7 +105,7 @@ def describe(path: Path, overrides: Sequence[str] = ()) -> Described:
         )
         for run in runs
     ]
-    return Described(path, title, output, tuple(entries))
+    return DescribedRuns(path, title, output, tuple(entries))
 
 
 def _output(value: object, path: Path) -> Path:
