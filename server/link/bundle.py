@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,7 +28,10 @@ def bundled(config: RunConfig | AppConfig, folder: Path) -> bytes:
     """Return the bundle of a run's app, which is staged in ``folder``."""
     stage(folder, config)
     try:
-        return build_fab_from_disk(folder)
+        with warnings.catch_warnings():
+            # Flower uses a name of another package that will go; its user can do nothing about that.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return build_fab_from_disk(folder)
     except ValueError as error:
         raise InputError(f"Flower cannot bundle the app in {folder}: {' '.join(str(error).split())}") from error
 
