@@ -1,4 +1,4 @@
-"""Seconds that a round of MC-PSGD takes with unchanged flower-supernodes, and with flower-clients that have the same app.
+"""Seconds that a round of MC-PSGD takes with unchanged flower-supernodes, and with flower-clients on the same app.
 
     python -m benchmarks.stock_nodes
 
