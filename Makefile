@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
 	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
 
-.PHONY: help demo test lint docs test-install test-deploy fuzz paper paper-quick bench clean
+.PHONY: help demo test lint docs test-install test-deploy canary fuzz paper paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -79,6 +79,11 @@ test-install: $(VENV)/dev ## the wheel as users have it: pip install in a clean 
 test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
 	tests/deploy/needs.sh
 	$(BIN)/pytest -q -m "slow or root" tests/deploy
+
+# flwr 1.42 comes by itself, without its dependencies: another package's pin keeps some of them out.
+canary: $(VENV)/dev ## the library and the quick runtime with flwr 1.42, then with the newest flwr that can be had
+	$(BIN)/python -m tests.canary '1.42.*'
+	$(BIN)/python -m tests.canary
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import ray
@@ -35,17 +35,23 @@ _START_SECONDS = 300.0
 
 
 class Worker:
-    """A Ray actor that stands for one or more SuperNodes; imports torch once and keeps what it loaded."""
+    """A Ray actor that stands for one or more SuperNodes; imports their app once and keeps what it loaded."""
 
-    def __init__(self, search_path: Sequence[str]) -> None:
-        sys.path.extend(entry for entry in search_path if entry not in sys.path)
-        import torch
+    def __init__(self, here: str, app: str) -> None:
+        """``here``: the user's working folder. ``app``: the name of their own ClientApp; '': the project's."""
+        if app:
+            from perennial.client.own_app import own_app
 
-        from perennial.client.app import app
+            sys.path.insert(0, here)
+            self._app = own_app(app)
+        else:
+            import perennial.client.app
 
-        # One worker a CPU: more threads would only fight for it.
-        torch.set_num_threads(1)
-        self._app = app
+            sys.path.append(here)
+            self._app = perennial.client.app.app
+        if "torch" in sys.modules:
+            # One worker a CPU: more threads would only fight for it.
+            sys.modules["torch"].set_num_threads(1)
 
     def begin(self, run_config: UserConfig) -> None:
         """Start a run: nodes of an earlier one are forgotten."""
@@ -65,11 +71,14 @@ class Worker:
 
 
 class RayGrid(LocalGrid):
-    """SuperNodes on at most ``workers`` actors, on this machine or on the cluster that Ray is connected to."""
+    """SuperNodes on at most ``workers`` actors, on this machine or on the cluster that Ray is connected to.
 
-    def __init__(self, workers: int) -> None:
+    app: the name of the ClientApp that they run; '': the project's own.
+    """
+
+    def __init__(self, workers: int, app: str = "") -> None:
         self._actor_class: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
-        self._most_workers = workers
+        self._most_workers, self._app = workers, app
         self._workers: list[Any] = []
         self._run_config: UserConfig = {}
         self._configs: dict[int, UserConfig] = {}
@@ -97,7 +106,7 @@ class RayGrid(LocalGrid):
 
     def _spawn(self) -> tuple[Any, Any]:
         """Return a new worker, and the reference that is ready when it has begun the run."""
-        worker = self._actor_class.remote([os.getcwd()])
+        worker = self._actor_class.remote(os.getcwd(), self._app)
         return worker, worker.begin.remote(self._run_config)
 
     def get_node_ids(self) -> Iterable[int]:

@@ -9,7 +9,8 @@ RUN/versions/N/, predictors/                 the predictors, when the run has en
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +37,15 @@ LOG = logging.getLogger("flwr")
 
 
 @contextmanager
-def kept_in(run_dir: str | Path) -> Iterator[LibraryFolder]:
-    """Hold the folder ``run_dir``, which is made if it is missing, for one call of ``start``."""
+def kept_in(run_dir: str | Path, about: Mapping[str, Any] | None = None) -> Iterator[LibraryFolder]:
+    """Hold the folder ``run_dir``, which is made if it is missing, for one call of ``start``.
+
+    about: what else a run that goes on must share with its first part, by keys that config.yaml then has.
+    """
     path = _absolute(run_dir)
     LOG.info("Run folder: %s", path)
     with hold(path):
-        folder = LibraryFolder(path)
+        folder = LibraryFolder(path, about or {})
         try:
             yield folder
         finally:
@@ -51,8 +55,8 @@ def kept_in(run_dir: str | Path) -> Iterator[LibraryFolder]:
 class LibraryFolder:
     """One run in a folder that this process holds."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path, self._about = path, dict(about)
         self._checkpoints = Checkpoints(path / "checkpoint")
         self._strategy: BlockStrategy
         self._metrics: MetricsFile | None = None
@@ -69,8 +73,9 @@ class LibraryFolder:
         """
         self._strategy = strategy
         state = {"strategy": strategy.state_dict(), "generators": generators.save()}
-        self._identity = identity_of(state["strategy"], initial_arrays)
-        self._config = config_of(self._identity, strategy.schedule, strategy.mixed.config)
+        identity = identity_of(state["strategy"], initial_arrays)
+        self._config = {**config_of(identity, strategy.schedule, strategy.mixed.config), **self._about}
+        self._identity = {**identity, **self._about}
         saved = self._checkpoints.latest()
         if saved is None:
             self._begin_anew(state, initial_arrays)
@@ -87,6 +92,9 @@ class LibraryFolder:
         (self._path / FINAL / MANIFEST).unlink(missing_ok=True)
         assert self._metrics is not None, "begin comes first"
         for record in rounds:
+            if self._strategy.one_model:
+                # What was measured before was of another model.
+                self._accuracy = [None] * len(self._accuracy)
             self._accuracy[record.slot.block] = accuracy_of(record)
             self._metrics.append(row_of(record, self._accuracy))
         self._save(state)
@@ -168,6 +176,14 @@ class LibraryFolder:
             config=self._config,
             scores=tuple(self._accuracy),
         )
+
+
+def discard_run(path: Path) -> None:
+    """Remove the run in a folder, so that another one can begin there; nothing else that lies there."""
+    for name in ("checkpoint", VERSIONS, FINAL):
+        shutil.rmtree(path / name, ignore_errors=True)
+    for name in ("metrics.jsonl", "config.yaml", "initial.safetensors"):
+        (path / name).unlink(missing_ok=True)
 
 
 def _absolute(run_dir: str | Path) -> Path:
