@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
 from perennial.simulation.paper.series import Series
-from perennial.simulation.real import dots, gains
-from perennial.simulation.real.__main__ import main
+from perennial.simulation.real import gains
 from perennial.simulation.real.gains import Interval
 from tests.simulation.paper.conftest import A_SERIES, a_series
 
@@ -61,25 +59,3 @@ def test_the_sentence_follows_the_numbers(
     assert verdict[0] in text
     assert verdict[1] in text
     assert gains.sentence(series[:6]) == "Not run yet: told-block-fedavg, told-block-mm-psgd."
-
-
-def test_figures_are_drawn_of_what_is_there(a_series: A_SERIES) -> None:
-    assert dots.draw({"chicago": [], "flights": []}) == {}
-    assert set(dots.draw({"chicago": runs(a_series, fedavg=(40, 41, 42)), "flights": []})) == {"ends", "curves"}
-
-
-def test_the_page_on_real_data_has_a_place_for_everything_that_is_written() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "real-data.md").read_text()
-    for name in ("chicago", "chicago sentence", "chicago state", "flights", "flights sentence", "flights state",
-                 "ends", "curves"):  # fmt: skip
-        assert f"<!-- begin {name} -->" in text
-        assert f"<!-- end {name} -->" in text
-
-
-def test_a_bad_path_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["--page", "missing.md", "--collect"]) == 2
-    assert capsys.readouterr().err == "real: missing.md cannot be read and written: No such file or directory\n"
-    assert list(tmp_path.iterdir()) == []
