@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
 	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
 
-.PHONY: help demo test lint docs test-install test-deploy canary fuzz paper paper-quick bench clean
+.PHONY: help demo test lint docs test-install test-deploy canary fuzz paper real paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -28,6 +28,10 @@ $(VENV)/datasets: $(VENV)/pip pyproject.toml
 $(VENV)/docs: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $@
+
+$(VENV)/real: $(VENV)/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[simulation,real]'
+	touch $(VENV)/simulation $@
 
 $(VENV)/dev: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
@@ -57,6 +61,9 @@ paper: $(VENV)/datasets ## every figure and table of the paper on CIFAR-10, and 
 	$(BIN)/python -m perennial.simulation.paper run
 	$(BIN)/python -m perennial.simulation.theory --output docs/results/theory
 	$(BIN)/python -m perennial.simulation.paper collect runs/paper --output docs/results --page docs/results.md
+
+real: $(VENV)/real ## real data that come in cycles, with every control: docs/real-data.md (goes on where it stopped)
+	$(BIN)/python -m perennial.simulation.real
 
 paper-quick: $(VENV)/simulation ## the same in minutes, on digits
 	$(BIN)/python -m perennial.simulation.paper run --quick

@@ -23,7 +23,7 @@ from perennial.common.data.examples import Signature
 from perennial.common.task.learning_task import Task, collate
 from perennial.common.task.local_optimisers import PLAIN
 from perennial.common.task.ready import classification, cross_entropy
-from perennial.common.task.told_network import Told
+from perennial.common.task.told_network import ToldNetwork
 
 
 def choose(name: str, module: nn.Module, signature: Signature, threads: int = 1, task: Task = classification) -> Engine:
@@ -73,10 +73,10 @@ def _native(module: nn.Module, signature: Signature, threads: int, task: Task) -
     """Return the engine if the task is what its kernels compute."""
     if task.loss is not cross_entropy or task.optimiser != PLAIN or task.collate is not collate:
         raise Unsupported(f"task {task.name} is not plain SGD on cross-entropy")
-    examples = signature.x[:1] if isinstance(module, Told) else signature.x
+    examples = signature.x[:1] if isinstance(module, ToldNetwork) else signature.x
     if len(examples) != 1 or not set(examples[0].dtypes) <= {"uint8", "float32"}:
         raise Unsupported("examples must be one array of uint8 or float32")
-    if isinstance(module, Told):
+    if isinstance(module, ToldNetwork):
         return ToldNativeEngine(module, examples[0].shape, threads)
     return NativeEngine(module, examples[0].shape, threads)
 
