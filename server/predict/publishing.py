@@ -39,6 +39,8 @@ from perennial.server.run.files import aside, remove_partials, replace_file, syn
 from perennial.server.run.tree import DamagedError, keeps
 
 KEPT = 5
+# Of a run that may go on for ever, whose devices fetch what is published.
+SECONDS_BETWEEN_VERSIONS = 120.0
 _PACKAGES = {"perennial": "perennial-fl", "flwr": "flwr", "numpy": "numpy", "torch": "torch"}
 
 

@@ -19,7 +19,14 @@ from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.server.cohort.roster import Roster
-from perennial.server.predict.publishing import ModelSpec, Publication, model_bytes, publish, settle
+from perennial.server.predict.publishing import (
+    SECONDS_BETWEEN_VERSIONS,
+    ModelSpec,
+    Publication,
+    model_bytes,
+    publish,
+    settle,
+)
 from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity, usable_state
 from perennial.server.run.evaluate import Evaluator
 from perennial.server.run.lock import hold
@@ -37,8 +44,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("perennial")
 # Simulated rounds may take milliseconds; a checkpoint a few times a minute loses little and costs nothing.
 _SECONDS_BETWEEN_CHECKPOINTS = 5.0
-# Devices fetch what is published.
-_SECONDS_BETWEEN_VERSIONS = 120.0
 # A resumed run may differ in these: they say how and where to run. Clients spread over another number of nodes are
 # averaged in another order, so `nodes` may change the last bits, and what a median over nodes is of.
 _MAY_DIFFER = {"output", "nodes", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every"}
@@ -189,7 +194,7 @@ class PassFolders:
             metrics.append(row)
         if self._progress:
             self._progress.round_done(record, means, self._schedule)
-        late = time.monotonic() - self._published_at > _SECONDS_BETWEEN_VERSIONS
+        late = time.monotonic() - self._published_at > SECONDS_BETWEEN_VERSIONS
         # The last round's are published when the run ends.
         if due and (late or not self._eager) and done != self._schedule.total_rounds:
             for index, run in enumerate(self._runs):
