@@ -8,6 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from perennial.common.command.config import RunConfig
+from perennial.common.data.checking import check_data
 from perennial.server.link.eager_grid import EagerGrid
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Run, prepare
@@ -24,4 +25,5 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(config.output or f"runs/flower-{context.run_id}").absolute())
     folder.refuse_to_lose("keep it by another `output`, or remove it")
     prepared = prepare([Run(config, folder)])
+    check_data([prepared.shards])
     train(prepared, EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))

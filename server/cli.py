@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, extras, flower
+from perennial.common.command import console, extras, flower, places
 from perennial.common.command.address import check_insecure, check_pair
 from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
@@ -28,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     console.log_to_console(verbose=arguments.verbose)
     config = options.run_config(arguments)
+    with places.writing_to(Path(config.output)):
+        return _run(config, arguments)
+
+
+def _run(config: RunConfig, arguments: argparse.Namespace) -> int:
     if not (arguments.resume or arguments.overwrite or arguments.attach):
         RunFolder(Path(config.output)).refuse_to_lose(
             "go on with it by --resume, keep it by another --output, or lose it by --overwrite"
@@ -68,6 +73,7 @@ def _check_listener(arguments: argparse.Namespace) -> None:
 
 def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
+    from perennial.common.data.checking import check_data
     from perennial.server.link.eager_grid import Stopped
     from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
@@ -77,6 +83,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     from perennial.server.run.training import train
 
     run = prepare([Run(config, RunFolder(Path(config.output).absolute()))])
+    check_data([run.shards])
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
     keyed = not (arguments.insecure or arguments.any_node)
     # Nodes see nothing of the run but its settings; where it is kept is the server's business.

@@ -32,14 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     extras.need("simulation")
+    from perennial.common.command import places
     from perennial.server.report import html, reading, table
     from perennial.simulation.experiment import load
     from perennial.simulation.passes import run_experiment
 
     experiment = load(options.file, options.set)
-    folders = run_experiment(experiment, resume=options.resume, overwrite=options.overwrite, verbose=options.verbose)
-    runs = [reading.read(folder) for folder in folders]
-    page = html.write(experiment.output, runs, experiment.title)
+    with places.writing_to(experiment.output):
+        folders = run_experiment(
+            experiment, resume=options.resume, overwrite=options.overwrite, verbose=options.verbose
+        )
+        runs = [reading.read(folder) for folder in folders]
+        page = html.write(experiment.output, runs, experiment.title)
     table.show(runs)
     print(f"report: {page}")
     return 0

@@ -11,6 +11,7 @@ from perennial.client.engines import choose
 from perennial.client.engines.native import NativeEngine
 from perennial.common.command import places
 from perennial.common.command.errors import InputError
+from perennial.common.data.checking import check_data
 from perennial.common.task import ready
 from perennial.common.task.models import arrays_of
 from perennial.common.wire.layout import Layout
@@ -37,6 +38,7 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
         for one in waiting:
             _refuse_to_lose(one.runs, resume=resume)
     if waiting:
+        check_data(one.shards for one in waiting)
         places.folder(experiment.output)
         _run_passes(waiting, resume=resume, verbose=verbose)
     return [run.folder.path for one in passes for run in one.runs]
