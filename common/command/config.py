@@ -5,19 +5,33 @@ The same keys stand in an experiment file, in ``--set``, in Flower's run-config 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from perennial.common.command.errors import InputError, shown
-from perennial.common.command.typed_keys import AUTO, check_range, key_of, nearest, real, typed, whole, word, yes_or_no
+from perennial.common.command.typed_keys import (
+    AUTO,
+    check_range,
+    is_auto,
+    key_of,
+    nearest,
+    real,
+    typed,
+    whole,
+    word,
+    yes_or_no,
+)
 from perennial.common.cycle.clock import ClockSchedule, ClockSpec, FakeClock
 from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
 # Other answers to the same problem, each with a training of its own; the first four all read the same chains.
 NEIGHBOURS = ("fedavgm", "fedadam", "fedrep", "ifca")
 STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
+# What auto stands for in max-update-norm: no number that somebody may give, and 0 is no bound.
+AUTO_NORM = -math.inf
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 
@@ -74,10 +88,16 @@ class RunConfig:
     aggregation: str = word("mean", "how updates become one model", ("mean", "median", "trimmed-mean"))
     trim: float = real(0.25, "fraction of the replies that trimmed-mean drops at each end", least=0, most=0.49)
     max_update_norm: float = real(
-        0.0, "reject updates that move the model further than this (l2); 0: no bound", least=0
+        0.0,
+        "reject updates that move the model further than this (l2); 0: no bound; "
+        "auto: a hundred times as far as the others of the round",
+        least=0,
+        auto=AUTO_NORM,
     )
-    quarantine_after: int = whole(3, "rejected updates in a row after which a node sits out; 0: never", least=0)
-    quarantine_rounds: int = whole(10, "rounds that such a node sits out", least=1)
+    quarantine_after: int = whole(
+        3, "rejections in a row, errors and silence among them, after which a node sits out; 0: never", least=0
+    )
+    quarantine_rounds: int = whole(10, "rounds that such a node sits out; twice as many the next time", least=1)
     selection_examples: int = whole(0, "examples a client judges the chains on; 0: its whole shard", least=0)
     min_replies: float = real(0.5, "fraction of the cohort that must answer, or the round is repeated", above=0, most=1)
     round_timeout: float = real(600.0, "seconds a round waits for replies", above=0)
@@ -117,9 +137,7 @@ class RunConfig:
     def to_mapping(self) -> dict[str, Any]:
         """Return the flat mapping; auto values are written as the word."""
         return {
-            key_of(item): AUTO
-            if item.metadata.get("auto") and not getattr(self, item.name)
-            else getattr(self, item.name)
+            key_of(item): AUTO if is_auto(item, getattr(self, item.name)) else getattr(self, item.name)
             for item in fields(self)
         }
 

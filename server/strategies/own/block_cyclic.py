@@ -21,10 +21,10 @@ from perennial.common.wire.arrays import encode, size_of
 from perennial.common.wire.chains import MIXED, SEPARATE, Vector
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import Order
-from perennial.common.wire.protocol import ProtocolError
 from perennial.common.wire.updates import Losses, Update, read_update
 from perennial.server import psgd
-from perennial.server.cohort.exchange import Answer, Answered, Exchange, weights_of
+from perennial.server.cohort.exchange import Answer, Answered, Exchange, cannot_change, weights_of
+from perennial.server.cohort.moves import far_by
 from perennial.server.cohort.roster import Roster
 from perennial.server.run.readers import Reader
 from perennial.server.run.state import RoundRecord, RunState
@@ -67,6 +67,7 @@ class BlockCyclic(Strategy):
         self.config, self.schedule, self.layout, self.readers = config, schedule, layout, tuple(readers)
         self.state, self.roster, self.observer = state, roster, observer
         self._next = schedule.after(state.slot)
+        self._far = far_by(config)
         self._train: Exchange[Update]
         self._grid: Grid
         self._started = time.perf_counter()
@@ -137,9 +138,7 @@ class BlockCyclic(Strategy):
         heads = self._heads(slot.block)
 
         def read(content: RecordDict, order: Order) -> Update:
-            update = read_update(content, order, self.layout, self.chains)
-            self._check_norm(update, heads)
-            return update
+            return read_update(content, order, self.layout, self.chains)
 
         return Exchange(
             self._orders(slot, attempt, report_loss=report_loss),
@@ -147,6 +146,7 @@ class BlockCyclic(Strategy):
             read,
             MessageType.TRAIN,
             self.config.round_timeout,
+            lambda updates: self._far(updates, heads),
         )
 
     def _orders(self, slot: Slot, attempt: int, *, report_loss: bool) -> dict[int, Order]:
@@ -155,13 +155,6 @@ class BlockCyclic(Strategy):
             node: Order(slot.server_round, slot.cycle, slot.block, clients, report_loss)
             for node, clients in cohort.items()
         }
-
-    def _check_norm(self, update: Update, heads: Mapping[str, Vector]) -> None:
-        bound = self.config.max_update_norm
-        for chain, model in update.models.items() if bound else ():
-            norm = float(np.linalg.norm(model.astype(np.float64) - heads[chain]))
-            if norm > bound:
-                raise ProtocolError(f"{chain}: the update moves the model by {norm:.6g}, max-update-norm is {bound:g}")
 
     def _until_enough(
         self,
@@ -172,6 +165,7 @@ class BlockCyclic(Strategy):
     ) -> tuple[Answered[Answer], RoundRecord]:
         """Return the first exchange that has a quorum, and the record with what all attempts cost."""
         attempt = 0
+        before: Answered[Answer] | None = None
         while True:
             answered = exchange.receive(replies)
             record = self._accounted(record, exchange, answered)
@@ -180,8 +174,11 @@ class BlockCyclic(Strategy):
             if heard and heard >= math.ceil(self.config.min_replies * asked - 1e-9):
                 return answered, record
             attempt += 1
+            hopeless, before = cannot_change(before, answered), answered
             reason = answered.rejections[0].reason if answered.rejections else "no node is there that may take part"
             problem = f"round {record.slot.server_round}: {heard} of {asked} clients answered ({reason})"
+            if hopeless and self.config.round_attempts:
+                raise RunError(f"{problem}, and the same when it was repeated: mend the clients, then go on")
             if attempt == self.config.round_attempts:
                 bound = self.config.min_replies
                 raise RunError(
@@ -194,15 +191,8 @@ class BlockCyclic(Strategy):
             replies = self._grid.send_and_receive(exchange.send(), timeout=self.config.round_timeout)
 
     def _accounted(self, record: RoundRecord, exchange: Exchange[Answer], answered: Answered[Answer]) -> RoundRecord:
-        for rejection in answered.rejections:
-            if rejection.bad:
-                self.roster.quarantine.reject(self.roster.first_client(rejection.node), record.slot.server_round)
-            if rejection.failed:
-                self.roster.doubt(rejection.node)
         is_train = exchange.message_type == MessageType.TRAIN
-        # A sensible vote makes no wrong update good.
-        for node in answered.replies if is_train else ():
-            self.roster.quarantine.accept(self.roster.first_client(node))
+        self.roster.judge(answered, record.slot.server_round, trained=is_train)
         down, up = dict(record.bytes_down), dict(record.bytes_up)
         for chain, model in exchange.models.items():
             size = size_of(model)
