@@ -103,6 +103,7 @@ class RunConfig:
     round_timeout: float = real(600.0, "seconds a round waits for replies", above=0)
     round_attempts: int = whole(10, "times a round without enough replies is tried; 0: without end", least=0)
     node_timeout: float = real(120.0, "seconds to wait for nodes to appear; 0: without end", least=0)
+    on_divergence: str = word("warn", "what a loss that explodes does to the run", ("warn", "stop"))
     nodes: int = whole(
         0, "SuperNodes to simulate, or to wait for when deployed; auto: one a CPU, or one", least=1, auto=True
     )

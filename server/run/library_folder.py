@@ -18,6 +18,8 @@ import yaml
 from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError, shown
+from perennial.common.task.divergence import LossWatch
+from perennial.common.wire.chains import CHAINS
 from perennial.server.predict.publishing import Publication, model_bytes, publish, settle
 from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
 from perennial.server.run import generators
@@ -61,6 +63,7 @@ class LibraryFolder:
         self._config: dict[str, Any] = {}
         # Of each block's predictor, which changes in the block's own rounds alone.
         self._accuracy: list[float | None] = []
+        self._losses = LossWatch()
 
     def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Tree | None:
         """Return the state after the last round that is kept here; None: the folder is new.
@@ -88,7 +91,10 @@ class LibraryFolder:
         assert self._metrics is not None, "begin comes first"
         for record in rounds:
             self._accuracy[record.slot.block] = accuracy_of(record)
-            self._metrics.append(row_of(record, self._accuracy))
+            row = row_of(record, self._accuracy)
+            self._metrics.append(row)
+            for diverged in self._losses.see(row["server-round"], {one: row[f"train-loss-{one}"] for one in CHAINS}):
+                LOG.warning("%s; lower the learning rate of your clients", diverged.fact)
         self._save(state)
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.clock import ClockSchedule
 from perennial.common.cycle.schedule import Schedule
 from perennial.common.task import models
+from perennial.common.task.divergence import Divergence, LossWatch
 from perennial.common.wire.chains import SEPARATE, Vector
 from perennial.common.wire.layout import Layout
 from perennial.server.cohort.roster import Roster
@@ -142,6 +143,7 @@ class _Keeper:
         self._readers = [reader_of(run.config) for run in runs]
         self._metrics = [Metrics(run.folder.metrics, place) for run, place in zip(runs, positions, strict=True)]
         self._progress, self._eager = progress, eager
+        self._losses = LossWatch(runs[0].config.task)
         self._last: Checkpoint | None = None
         self._saved_at = time.monotonic()
 
@@ -158,6 +160,13 @@ class _Keeper:
             metrics.append(row)
         if self._progress:
             self._progress.round_done(record, means, self._schedule)
+        self._stop_or_warn(self._losses.see(done, record.train_losses))
+
+    def _stop_or_warn(self, diverged: Sequence[Divergence]) -> None:
+        for one in diverged:
+            if self._runs[0].config.on_divergence == "stop":
+                raise RunError(f"{one}; the run is stopped, by on-divergence")
+            LOG.warning("%s; the run goes on, by on-divergence", one)
 
     def finished(self, state: RunState) -> None:
         assert state.slot is not None
