@@ -11,6 +11,7 @@ from perennial.common.command.config import RunConfig
 from perennial.common.data.checking import check_data
 from perennial.server.link.eager_grid import EagerGrid
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.pass_folders import held
 from perennial.server.run.prepare import Run, prepare
 from perennial.server.run.progress import TerminalProgress
 from perennial.server.run.training import train
@@ -26,4 +27,5 @@ def main(grid: Grid, context: Context) -> None:
     folder.refuse_to_lose("keep it by another `output`, or remove it")
     prepared = prepare([Run(config, folder)])
     check_data([prepared.shards])
-    train(prepared, EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))
+    with held(prepared.runs):
+        train(prepared, EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))

@@ -50,12 +50,12 @@ class Moves:
 Far = Callable[[Mapping[int, Update], Mapping[str, Vector]], dict[int, str]]
 
 
-def far_by(config: RunConfig) -> Far:
-    """Return what names the updates that go too far, and why, by the key max-update-norm."""
+def far_by(config: RunConfig) -> Far | None:
+    """Return what names the updates that go too far, and why, by the key max-update-norm; None: none does."""
     bound = config.max_update_norm
     if bound == AUTO_NORM:
         return Moves().far
-    return (lambda updates, heads: _beyond(bound, updates, heads)) if bound else (lambda updates, heads: {})
+    return (lambda updates, heads: _beyond(bound, updates, heads)) if bound else None
 
 
 def _beyond(bound: float, updates: Mapping[int, Update], heads: Mapping[str, Vector]) -> dict[int, str]:

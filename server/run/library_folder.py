@@ -23,7 +23,7 @@ from perennial.common.wire.chains import CHAINS
 from perennial.server.predict.publishing import Publication, model_bytes, publish, settle
 from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
 from perennial.server.run import generators
-from perennial.server.run.checkpoint2 import Checkpoints, RunCheckpoint, new_identity
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity
 from perennial.server.run.files import replace_file
 from perennial.server.run.library_rows import accuracy_of, config_of, identity_of, row_of, schedule_of_run
 from perennial.server.run.lock import hold

@@ -36,16 +36,20 @@ class BlockPredictors:
         self.folded: dict[str, int] = {}
 
     def begin(self, initial: ArrayRecord) -> None:
-        self._dtypes = {name: array.numpy().dtype for name, array in initial.items()}
+        self._dtypes = _dtypes(initial)
         self.models, self.folded = {}, {}
 
     def fold(self, block: str, model: ArrayRecord) -> None:
         """Fold the model of a round into the predictor of its block; the first is taken whole."""
         done = self.folded.get(block, 0)
+        self.folded[block] = done + 1
+        if (not done or self._decay == 0.0) and _dtypes(model) == self._dtypes:
+            # Whole, and as it is: records of several predictors then have the same arrays.
+            self.models[block] = model.copy()
+            return
         old = _numpy(self.models[block]) if done else {}
         new = fold_named(old, _numpy(model), done, self._decay, self._dtypes)
         self.models[block] = ArrayRecord({name: Array(np.asarray(array)) for name, array in new.items()})
-        self.folded[block] = done + 1
 
     def taken(self) -> dict[str, ArrayRecord]:
         """Return the predictors in records of their own, which the caller may take apart."""
@@ -57,6 +61,10 @@ class BlockPredictors:
     def load_state_dict(self, state: Tree) -> None:
         self.models = {block: arrays_of(one) for block, one in state.items()}
         self.folded = {block: int(one["folded"]) for block, one in state.items()}
+
+
+def _dtypes(model: ArrayRecord) -> dict[str, np.dtype[Any]]:
+    return {name: np.dtype(array.dtype) for name, array in model.items()}
 
 
 def _numpy(record: ArrayRecord) -> dict[str, Any]:

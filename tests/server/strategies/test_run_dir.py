@@ -25,7 +25,7 @@ from perennial.common.command.errors import InputError
 from perennial.example import example_app, example_arrays
 from perennial.server.link.memory_grid import MemoryGrid
 from perennial.server.report import html, reading
-from perennial.server.run.checkpoint2 import load_checkpoint
+from perennial.server.run.checkpoint import load_checkpoint
 from perennial.server.run.lock import hold
 from perennial.server.run.metrics import read_rows
 from perennial.server.run.tree import first_difference

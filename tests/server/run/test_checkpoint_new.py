@@ -17,7 +17,7 @@ from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.schedule import Slot
 from perennial.server.psgd import Chains, Predictors
 from perennial.server.run import checkpoint as format_1
-from perennial.server.run.checkpoint2 import Checkpoints, RunCheckpoint, load_checkpoint, new_identity
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, load_checkpoint, new_identity
 from perennial.server.run.metrics import Mark
 from perennial.server.run.state import RunState
 from perennial.server.run.tree import DamagedError, first_difference, write
