@@ -12,7 +12,7 @@ import yaml
 
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
-from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check, numbers, path_of
 from perennial.server.run.files import replace_file
 from perennial.server.run.tree import DamagedError
 
@@ -42,11 +42,16 @@ class RunFolder:
         return self.manifest.exists()
 
     def is_whole(self) -> bool:
-        """Tell whether the run ended and its predictors are as they were written; what is not is said."""
+        """Tell whether the run ended and its predictors are as they were written; what is not is said.
+
+        The newest version too: it is what readers take first.
+        """
         if not self.is_complete():
             return False
+        newest = [path_of(self.path, number) for number in numbers(self.path)[-1:]]
         try:
-            check(self.path / FINAL)
+            for version in (self.path / FINAL, *newest):
+                check(version)
         except (DamagedError, InputError) as error:
             LOG.warning("%s; the predictors are written again from the checkpoint", error)
             return False
@@ -60,8 +65,11 @@ class RunFolder:
         path = self.path / "config.yaml"
         try:
             return {**RunConfig().to_mapping(), **yaml.safe_load(path.read_text())} if path.exists() else {}
-        except (yaml.YAMLError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+        except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"{path} cannot be read: {reason}; put it back, or start anew in another folder"
+            ) from error
 
     def refuse_to_lose(self, remedy: str) -> None:
         """Raise where rounds are there that a start would wipe: a deployed run cannot be had again."""
