@@ -18,7 +18,7 @@ import yaml
 from perennial.common.command import unique_yaml
 from perennial.common.command.config import STRATEGIES, RunConfig
 from perennial.common.command.errors import InputError, shown
-from perennial.server.strategies.own.table import trains
+from perennial.server.strategies.own.ways import trains
 
 # Runs that differ in these alone train the same chains, and are trained together; neighbours train on their own.
 _READ_ONLY_KEYS = ("strategy", "averaging", "decay")

@@ -28,7 +28,7 @@ from perennial.common.cycle.clock import ClockSchedule, ClockSpec, FakeClock
 from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
 # The first four read the same chains, each more of them than the one before; the others are neighbours, which train
-# for themselves. How each is trained and read is in server/strategies/own/table.py, which must have them all.
+# for themselves. How each is trained and read is in server/strategies/own/ways.py, which must have them all.
 STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd", "fedavgm", "fedadam", "fedrep", "ifca")
 # What auto stands for in max-update-norm: no number that somebody may give, and 0 is no bound.
 AUTO_NORM = -math.inf

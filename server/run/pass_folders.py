@@ -28,8 +28,8 @@ from perennial.server.run.metrics import MetricsFile
 from perennial.server.run.pass_rows import row_of, train_losses
 from perennial.server.run.prepare import Pass, Run
 from perennial.server.run.tree import Tree
-from perennial.server.strategies.own.reading import Reading
-from perennial.server.strategies.own.table import WAYS
+from perennial.server.strategies.own.readers import Reader
+from perennial.server.strategies.own.ways import WAYS
 from perennial.server.strategies.record import FoldedRound
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PassFolders:
         self._schedule: Schedule
         self._roster: Roster
         self._evaluator: Evaluator
-        self._readings: Sequence[Reading]
+        self._readers: Sequence[Reader]
         self._strategy: BlockStrategy
         self._identity = ""
         self._losses = LossWatch(self._config.task)
@@ -125,9 +125,9 @@ class PassFolders:
         for run, mark in zip(self._runs, marks, strict=True):
             self._metrics.append(MetricsFile(run.folder.metrics, self._identity, mark))
 
-    def attach(self, schedule: Schedule, roster: Roster, evaluator: Evaluator, readings: Sequence[Reading]) -> None:
+    def attach(self, schedule: Schedule, roster: Roster, evaluator: Evaluator, readers: Sequence[Reader]) -> None:
         """Be told of what the training is made of; its states are kept, and are now those of the checkpoint."""
-        self._schedule, self._roster, self._evaluator, self._readings = schedule, roster, evaluator, readings
+        self._schedule, self._roster, self._evaluator, self._readers = schedule, roster, evaluator, readers
         if self._saved is not None:
             roster.quarantine.restore(self._saved.tree["quarantine"])
 
@@ -135,12 +135,12 @@ class PassFolders:
 
     def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Tree | None:
         self._strategy = strategy
-        for reading in self._readings:
-            reading.begin(initial_arrays)
+        for reader in self._readers:
+            reader.begin(initial_arrays)
         if self._saved is None:
             return None
-        for reading, state in zip(self._readings, self._saved.tree["readings"], strict=True):
-            reading.load_state_dict(state)
+        for reader, state in zip(self._readers, self._saved.tree["readers"], strict=True):
+            reader.load_state_dict(state)
         return {key: self._saved.tree[key] for key in ("strategy", "generators")}
 
     def keep(self, state: Tree, rounds: Sequence[FoldedRound]) -> None:
@@ -201,14 +201,14 @@ class PassFolders:
             self._published_at = time.monotonic()
 
     def _scores(self) -> list[list[float]] | None:
-        return self._evaluator.accuracies([reading.models for reading in self._readings])
+        return self._evaluator.accuracies([reader.models for reader in self._readers])
 
     def _tree(self, state: Tree) -> Tree:
         quarantine = asdict(self._roster.quarantine)
         return {
             "config": self._config.to_mapping(),
             **state,
-            "readings": [reading.state_dict() for reading in self._readings],
+            "readers": [reader.state_dict() for reader in self._readers],
             "quarantine": {key: {str(client): count for client, count in quarantine[key].items()}
                            for key in ("strikes", "until", "times")},
         }  # fmt: skip
@@ -222,10 +222,10 @@ class PassFolders:
         self._last, self._saved_at = None, time.monotonic()
 
     def _publication(self, index: int, slot: Slot, scores: list[list[float]] | None) -> Publication:
-        config, reading = self._runs[index].config, self._readings[index]
+        config, reader = self._runs[index].config, self._readers[index]
         mapping, signature = config.to_mapping(), self._pass.shards.signature
         kept = ("cycles", "rounds-per-block", "clock", "timezone")
-        counts = reading.counts
+        counts = reader.counts
         return Publication(
             run=self._identity,
             slot=slot,
@@ -233,7 +233,7 @@ class PassFolders:
             blocks=self._schedule.names,
             predictors=tuple(
                 {name: array.numpy() for name, array in model.items()} if count else None
-                for model, count in zip(reading.models, counts, strict=True)
+                for model, count in zip(reader.models, counts, strict=True)
             ),
             folded=counts,
             schedule={"blocks": config.blocks, **{key: mapping[key] for key in kept}},

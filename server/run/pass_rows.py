@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import MetricRecord
 
 from perennial.common.wire.chains import CHAINS
-from perennial.server.strategies.own.table import Way
+from perennial.server.strategies.own.ways import Way
 from perennial.server.strategies.record import FoldedRound
 
 

@@ -17,7 +17,7 @@ from perennial.server.run.checkpoint import RunCheckpoint
 from perennial.server.run.evaluate import Evaluator, Right, TorchRight
 from perennial.server.run.pass_folders import PassFolders, Progress
 from perennial.server.run.prepare import Pass
-from perennial.server.strategies.own.table import assemble
+from perennial.server.strategies.own.ways import assemble
 
 LOG = logging.getLogger("perennial")
 
@@ -51,7 +51,7 @@ def train(
     evaluator = Evaluator(right or TorchRight(network, layout, prepared.task), prepared.shards, layout)
     try:
         folders.start(arrays)
-        folders.attach(schedule, roster, evaluator, training.readings)
+        folders.attach(schedule, roster, evaluator, training.readers)
         roster.gather(grid, nodes)
         _say_what_is_averaged(config, roster)
         initial = encode(layout.flatten(arrays), layout)

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from perennial.common.command.errors import InputError
-from perennial.server.psgd import fold_named
+from perennial.server.psgd import fold
 from perennial.server.strategies.trees import Tree, array_tree, arrays_of
 
 AVERAGINGS = ("exponential", "mean")
@@ -48,7 +48,7 @@ class BlockPredictors:
             self.models[block] = model.copy()
             return
         old = _numpy(self.models[block]) if done else {}
-        new = fold_named(old, _numpy(model), done, self._decay, self._dtypes)
+        new = fold(old, _numpy(model), done, self._decay, self._dtypes)
         self.models[block] = ArrayRecord({name: Array(np.asarray(array)) for name, array in new.items()})
 
     def taken(self) -> dict[str, ArrayRecord]:

@@ -25,8 +25,8 @@ from perennial.common.wire.updates import Losses, Update, write_losses, write_up
 from perennial.server.cohort.roster import Roster
 from perennial.server.run.pass_rows import row_of
 from perennial.server.strategies.base import BlockStrategy
-from perennial.server.strategies.own.reading import Reading
-from perennial.server.strategies.own.table import WAYS, Training, assemble
+from perennial.server.strategies.own.readers import Reader
+from perennial.server.strategies.own.ways import WAYS, Training, assemble
 from perennial.server.strategies.record import FoldedRound
 
 LAYOUT = Layout(("w",), ((2,),))
@@ -128,23 +128,23 @@ class Watcher:
     models: list[list[float]] = field(default_factory=list)
 
     def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Any:
-        for reading in self.training.readings:
-            reading.begin(initial_arrays)
+        for reader in self.training.readers:
+            reader.begin(initial_arrays)
         if self.state is not None:
-            for reading, kept in zip(self.training.readings, self.state["readings"], strict=True):
-                reading.load_state_dict(kept)
+            for reader, kept in zip(self.training.readers, self.state["readers"], strict=True):
+                reader.load_state_dict(kept)
         return self.state
 
     def keep(self, state: Any, rounds: Sequence[FoldedRound]) -> None:
         self.records += [replace(record, seconds=0.0) for record in rounds]
-        self.states.append({**state, "readings": [reading.state_dict() for reading in self.training.readings]})
+        self.states.append({**state, "readers": [reader.state_dict() for reader in self.training.readers]})
         self.models.append([value(one) for one in self.training.strategy.block_models()])
 
     def end(self) -> None: ...
 
 
 def value(model: ArrayRecord) -> float:
-    return float(model["w"].numpy()[0])
+    return float(next(iter(model.values())).numpy()[0])
 
 
 @dataclass
@@ -156,16 +156,16 @@ class Outcome:
     config: RunConfig
 
     @property
-    def reading(self) -> Reading:
-        return self.watcher.training.readings[0]
+    def reader(self) -> Reader:
+        return self.watcher.training.readers[0]
 
     @property
     def predictors(self) -> list[float]:
-        return [value(one) for one in self.reading.models]
+        return [value(one) for one in self.reader.models]
 
     @property
     def folded(self) -> tuple[int, ...]:
-        return self.reading.counts
+        return self.reader.counts
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -177,12 +177,15 @@ def run_strategy(flower_identity: None, monkeypatch: pytest.MonkeyPatch) -> Call
     """Run a strategy of the app's on a fake grid, from the zero model or from a state."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
-    def run(grid: FakeGrid, state: Any = None, schedule: Schedule | None = None, **keys: Any) -> Outcome:
+    def run(
+        grid: FakeGrid, state: Any = None, schedule: Schedule | None = None, also: Sequence[str] = (), **keys: Any
+    ) -> Outcome:
         options = {"blocks": 2, "cycles": 2, "rounds_per_block": 2, "averaging": "mean", "node_timeout": 0.01}
         config = RunConfig(**{**options, **keys})
         roster = Roster(config, config.blocks)
         roster.gather(grid, 1)
-        training = assemble([config], schedule or schedule_of(config), LAYOUT, roster)
+        configs = [config, *(replace(config, strategy=name) for name in also)]
+        training = assemble(configs, schedule or schedule_of(config), LAYOUT, roster)
         watcher = Watcher(training, roster, state)
         training.strategy.start(grid, encode(model(0), LAYOUT), timeout=1.0, run_dir=watcher)
         return Outcome(training.strategy, watcher, config)

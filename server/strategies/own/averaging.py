@@ -90,7 +90,7 @@ class CohortAveraging(Strategy):
             return mean(models, weights_of([update.losses for update in updates], config.weighting))
         rule = RULES[config.aggregation](config, len(replies))
         # Copies: some rules take the arrays out of the replies.
-        given = [_as_reply(reply, reply.content[self.chain].copy()) for reply in replies]
+        given = [_as_reply(reply, reply.content.array_records[self.chain].copy()) for reply in replies]
         found, _ = rule.aggregate_train(server_round, given)
         assert found is not None
         return _vector(found, layout)

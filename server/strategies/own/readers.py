@@ -1,4 +1,4 @@
-"""Readings: what makes the predictors of one run out of the chains of a training that may serve several runs."""
+"""Readers: what makes the predictors of one run out of the chains of a training that may serve several runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perennial.server.strategies.trees import Tree
 CHOSEN = "chosen"
 
 
-class Reading:
+class Reader:
     """Observes the rounds, and folds the model of one source into the predictor of each round's block.
 
     source: mixed, separate (a block's own newest model) or chosen. everywhere: fold into every block's predictor;

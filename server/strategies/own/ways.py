@@ -21,14 +21,14 @@ from perennial.server.strategies.own.averaging import EVERYBODY, CohortAveraging
 from perennial.server.strategies.own.dispatch import Dispatch
 from perennial.server.strategies.own.neighbours.fedrep import BlockModels, FedRep
 from perennial.server.strategies.own.neighbours.ifca import IFCA
-from perennial.server.strategies.own.reading import CHOSEN, Reading
+from perennial.server.strategies.own.readers import CHOSEN, Reader
 
 
 @dataclass(frozen=True)
 class Way:
     """How a strategy makes predictors.
 
-    reads: the source of its reading, and ``everywhere`` as there. pays: the chains and the votes whose bytes it is
+    reads: the source of its reader, and ``everywhere`` as there. pays: the chains and the votes whose bytes it is
     billed for. own: makes the strategy inside that trains for it alone; None: the chains of the paper, which it shares.
     """
 
@@ -57,7 +57,11 @@ def _momentum(dispatch: Dispatch, blocks: int) -> CohortAveraging:
 
 def _adam(dispatch: Dispatch, blocks: int) -> CohortAveraging:
     config = dispatch.config
-    rates = {"eta": config.server_lr or 0.01, "beta_1": config.server_momentum, "beta_2": config.server_beta2}
+    rates: dict[str, Any] = {
+        "eta": config.server_lr or 0.01,
+        "beta_1": config.server_momentum,
+        "beta_2": config.server_beta2,
+    }
     return CohortAveraging(dispatch, step=FedAdam(**EVERYBODY, **rates, tau=config.server_tau))
 
 
@@ -76,7 +80,7 @@ WAYS: dict[str, Way] = {
 def check_complete(names: Sequence[str]) -> None:
     """Refuse a table that lacks a strategy, or has one that the configuration does not know."""
     if odd := sorted(set(names) ^ set(WAYS)):
-        lacks = "server/strategies/own/table.py" if odd[0] in names else "STRATEGIES of common/command/config.py"
+        lacks = "server/strategies/own/ways.py" if odd[0] in names else "STRATEGIES of common/command/config.py"
         raise RuntimeError(f"strategy {odd[0]!r} is not in {lacks}; every strategy must be in both")
 
 
@@ -85,10 +89,10 @@ check_complete(STRATEGIES)
 
 @dataclass(frozen=True)
 class Training:
-    """The strategy that trains for the runs of a pass, and the reading of each."""
+    """The strategy that trains for the runs of a pass, and the reader of each."""
 
     strategy: BlockStrategy
-    readings: tuple[Reading, ...]
+    readers: tuple[Reader, ...]
 
 
 def trains(strategy: str) -> str:
@@ -102,14 +106,14 @@ def assemble(configs: Sequence[RunConfig], schedule: Schedule, layout: Layout, r
     ways, names, first = [WAYS[config.strategy] for config in configs], schedule.names, configs[0]
     dispatch = Dispatch(first, layout, roster, lambda: strategy.check_running())
     both = ways[0].own is None and (CHOSEN in [way.reads for way in ways] or len({way.reads for way in ways}) > 1)
-    # What a strategy folds by itself is the reading of the first run, if that reads the same; else it folds for nobody,
+    # What a strategy folds by itself is the reader of the first run, if that reads the same; else it folds for nobody,
     # and a decay of 0 costs nothing.
     shares = not ways[0].everywhere and ways[0].reads == (CHOSEN if both else MIXED)
     decay = ways[0].decay(first) if shares else 0.0
     options = {"averaging": "mean" if decay is None else "exponential", "decay": decay or 0.0}
     strategy = (_both if both else _one)(ways[0], schedule, dispatch, options)
-    readings = tuple(
-        Reading(
+    readers = tuple(
+        Reader(
             way.reads,
             way.decay(config),
             names,
@@ -119,8 +123,8 @@ def assemble(configs: Sequence[RunConfig], schedule: Schedule, layout: Layout, r
         for way, config in zip(ways, configs, strict=True)
     )
     strategy.carrier, strategy.advice = dispatch, dispatch.advice
-    strategy.observers.extend(readings)
-    return Training(strategy, readings)
+    strategy.observers.extend(readers)
+    return Training(strategy, readers)
 
 
 def _one(way: Way, schedule: Schedule, dispatch: Dispatch, options: dict[str, Any]) -> BlockStrategy:
