@@ -12,7 +12,7 @@ import yaml
 
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
-from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check, numbers, path_of
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check_final
 from perennial.server.run.files import replace_file
 from perennial.server.run.tree import DamagedError
 
@@ -42,16 +42,11 @@ class RunFolder:
         return self.manifest.exists()
 
     def is_whole(self) -> bool:
-        """Tell whether the run ended and its predictors are as they were written; what is not is said.
-
-        The newest version too: it is what readers take first.
-        """
+        """Tell whether the run ended and its predictors are as they were written; what is not is said."""
         if not self.is_complete():
             return False
-        newest = [path_of(self.path, number) for number in numbers(self.path)[-1:]]
         try:
-            for version in (self.path / FINAL, *newest):
-                check(version)
+            check_final(self.path)
         except (DamagedError, InputError) as error:
             LOG.warning("%s; the predictors are written again from the checkpoint", error)
             return False

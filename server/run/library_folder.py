@@ -21,7 +21,7 @@ from perennial.common.command.errors import InputError, shown
 from perennial.common.task.divergence import LossWatch
 from perennial.common.wire.chains import CHAINS
 from perennial.server.predict.publishing import Publication, model_bytes, publish, settle
-from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check_final
 from perennial.server.run import generators
 from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity
 from perennial.server.run.files import replace_file
@@ -150,9 +150,12 @@ class LibraryFolder:
         self._checkpoints.save(RunCheckpoint(self._run, server_round, tree, (self._metrics.mark(),)))
 
     def _is_published(self, server_round: int) -> bool:
+        if not (self._path / FINAL / MANIFEST).exists():
+            return False
         try:
-            manifest = read_manifest(self._path / FINAL)
-        except DamagedError:
+            manifest = check_final(self._path)
+        except DamagedError as error:
+            LOG.warning("%s; the predictors are written again from the checkpoint", error)
             return False
         return bool(manifest["run"] == self._run and manifest["slot"]["server-round"] == server_round)
 

@@ -79,7 +79,7 @@ def test_one_update_far_outside_is_rejected_and_said(run_strategy: RunStrategy, 
     grid = FakeGrid(dict(HONEST), sabotage=lambda sent, honest: thrown(value) if sent.node == 12 else honest)
     outcome = run_strategy(grid, max_update_norm=options.run_config(options.parse([])).max_update_norm, **DEPLOYED)
     assert outcome.predictors == run_strategy(FakeGrid(dict(HONEST)), strategy="fedavg").predictors
-    (rejection,) = outcome.watcher.records[0].rejections
+    (rejection,) = outcome.watcher.records[0].account.rejections
     assert rejection.reason.startswith("mixed: the update moves the model by ")
     assert rejection.reason.endswith("the others by 1.41421: far outside, by max-update-norm auto")
     assert rejection.bad
@@ -121,8 +121,9 @@ def test_an_honest_run_does_not_change_by_a_bit(run_strategy: RunStrategy) -> No
         grid = FakeGrid(
             dict(HONEST), sabotage=lambda sent, honest: sabotage(sent, honest) if "mixed" in honest else honest
         )
-        state = run_strategy(grid, strategy="mc-psgd", cycles=10, **keys).strategy.state
-        return [one.tobytes() for one in (*state.predictors[0].models, state.chains.mixed, *state.chains.separate)]
+        outcome = run_strategy(grid, strategy="mc-psgd", cycles=10, **keys)
+        models = (*outcome.reader.models, outcome.strategy.mixed.arrays)
+        return [array.numpy().tobytes() for model in models for array in model.values()]
 
     assert trained(max_update_norm=float("-inf")) == trained()
 
