@@ -90,7 +90,7 @@ def check(version: Path) -> dict[str, Any]:
 
 
 def check_final(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a run's final predictors, if they are whole; DamagedError names the first file that is not.
+    """Return the manifest of a run's final predictors; DamagedError names the first file that is not whole.
 
     The newest version must be whole too: it is what readers take first.
     """

@@ -259,6 +259,8 @@ def damage(made: list[Scene], where: Path, *, times: int, seed: int, command: bo
         if outcome.startswith("!"):
             tally.findings.append(f"{number}: {scene.name}, {file}: {done}: {outcome[:600]}")
             print(tally.findings[-1], flush=True)
+        if number % 100 == 99:
+            print(f"{number + 1} of {times}, {len(tally.findings)} findings", file=sys.stderr, flush=True)
     tally.seconds = time.monotonic() - began
     return tally
 

@@ -29,10 +29,10 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> p
     return caplog
 
 
-def test_twenty_damages_never_give_a_wrong_predictor_nor_a_traceback(made: dict[str, Scene], tmp_path: Path) -> None:
-    tally = damage.damage(list(made.values()), tmp_path / "copy", times=20, seed=1)
+def test_twelve_damages_never_give_a_wrong_predictor_nor_a_traceback(made: dict[str, Scene], tmp_path: Path) -> None:
+    tally = damage.damage(list(made.values()), tmp_path / "copy", times=12, seed=1)
     assert tally.findings == []
-    assert sum(tally.outcomes.values()) == 20
+    assert sum(tally.outcomes.values()) == 12
 
 
 @pytest.mark.parametrize("name", ["simulation-finished", "library-finished"])
@@ -63,7 +63,7 @@ def test_a_checkpoint_of_another_run_with_the_same_settings_is_refused(made: dic
     (own,), (theirs,) = ([*one.rglob("checkpoint")] for one in (folder, other))
     shutil.rmtree(own)
     shutil.copytree(theirs, own)
-    with pytest.raises(InputError, match="has rows of run [0-9a-f]{32}, and the checkpoint is of run [0-9a-f]{32}"):
+    with pytest.raises(InputError, match=r"has rows of run [0-9a-f]{32}, and the checkpoint is of run"):
         damage.simulate(folder, resume=True)
 
 
