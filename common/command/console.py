@@ -14,7 +14,7 @@ from types import FrameType
 
 from perennial.common.command.errors import InputError, RunError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What no path of a user's may be; those that Python has classes for are handled by these.
 _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 _LONGEST = 100
