@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,18 @@ class RunCheckpoint:
     server_round: int
     tree: Tree
     metrics: tuple[Mark, ...] = ()
+
+
+@contextmanager
+def usable_state(where: str) -> Iterator[None]:
+    """Put a saved state to use; a RunError if it is whole and yet no state of such a run."""
+    try:
+        yield
+    except (InputError, RunError):
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:160]}"
+        raise RunError(f"the state in {where} cannot be used ({reason}); start anew, into another folder") from error
 
 
 def new_identity() -> str:

@@ -21,7 +21,7 @@ from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.common.task.divergence import LossWatch
 from perennial.server.cohort.roster import Roster
 from perennial.server.predict.publishing import ModelSpec, Publication, model_bytes, publish, settle
-from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity, usable_state
 from perennial.server.run.evaluate import Evaluator
 from perennial.server.run.lock import hold
 from perennial.server.run.metrics import MetricsFile
@@ -129,7 +129,8 @@ class PassFolders:
         """Be told of what the training is made of; its states are kept, and are now those of the checkpoint."""
         self._schedule, self._roster, self._evaluator, self._readers = schedule, roster, evaluator, readers
         if self._saved is not None:
-            roster.quarantine.restore(self._saved.tree["quarantine"])
+            with usable_state(str(self._pass.folder.checkpoints)):
+                roster.quarantine.restore(self._saved.tree["quarantine"])
 
     # --- Told by the loop ---------------------------------------------------------------------------------------------
 
@@ -139,9 +140,10 @@ class PassFolders:
             reader.begin(initial_arrays)
         if self._saved is None:
             return None
-        for reader, state in zip(self._readers, self._saved.tree["readers"], strict=True):
-            reader.load_state_dict(state)
-        return {key: self._saved.tree[key] for key in ("strategy", "generators")}
+        with usable_state(str(self._pass.folder.checkpoints)):
+            for reader, state in zip(self._readers, self._saved.tree["readers"], strict=True):
+                reader.load_state_dict(state)
+            return {key: self._saved.tree[key] for key in ("strategy", "generators")}
 
     def keep(self, state: Tree, rounds: Sequence[FoldedRound]) -> None:
         """Write the lines of the rounds that are over, publish what was evaluated, and save where it is due."""

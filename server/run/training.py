@@ -8,12 +8,13 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from perennial.common.command.config import RunConfig, schedule_of
+from perennial.common.command.errors import InputError
 from perennial.common.cycle.schedule import Schedule
 from perennial.common.task import models
 from perennial.common.wire.arrays import encode
 from perennial.common.wire.layout import Layout
 from perennial.server.cohort.roster import Roster
-from perennial.server.run.checkpoint import RunCheckpoint
+from perennial.server.run.checkpoint import RunCheckpoint, usable_state
 from perennial.server.run.evaluate import Evaluator, Right, TorchRight
 from perennial.server.run.pass_folders import PassFolders, Progress
 from perennial.server.run.prepare import Pass
@@ -38,6 +39,10 @@ def train(
     right: tells which guesses of a model are right; None: by torch.
     """
     config, network = prepared.config, prepared.network
+    if config.fine_tune_steps and right is None:
+        raise InputError(
+            "fine-tune-steps is for flower-simulation: a server has no data of the clients to fine-tune on"
+        )
     folders = PassFolders(prepared, eager=eager, progress=progress)
     saved = folders.find() if resume else None
     whole = [run.folder.is_whole() for run in prepared.runs] if saved else []
@@ -63,8 +68,9 @@ def train(
 def _schedule(config: RunConfig, saved: RunCheckpoint | None) -> Schedule:
     if saved is None:
         return schedule_of(config)
-    state: dict[str, Any] = saved.tree["strategy"]
-    return schedule_of(config, started=state["started"] or "", done=saved.server_round)
+    with usable_state("the checkpoint"):
+        state: dict[str, Any] = saved.tree["strategy"]
+        return schedule_of(config, started=state["started"] or "", done=saved.server_round)
 
 
 def _say_what_is_averaged(config: RunConfig, roster: Roster) -> None:

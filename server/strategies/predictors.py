@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError
+from perennial.common.wire.arrays import as_array, as_numpy
 from perennial.server.psgd import fold
 from perennial.server.strategies.trees import Tree, array_tree, arrays_of
 
@@ -49,7 +50,11 @@ class BlockPredictors:
             return
         old = _numpy(self.models[block]) if done else {}
         new = fold(old, _numpy(model), done, self._decay, self._dtypes)
-        self.models[block] = ArrayRecord({name: Array(np.asarray(array)) for name, array in new.items()})
+        self.models[block] = ArrayRecord({name: as_array(np.asarray(array)) for name, array in new.items()})
+
+    def same_as(self, block: str, other: str) -> None:
+        """Let ``other`` have the predictor of ``block``."""
+        self.models[other], self.folded[other] = self.models[block].copy(), self.folded[block]
 
     def taken(self) -> dict[str, ArrayRecord]:
         """Return the predictors in records of their own, which the caller may take apart."""
@@ -68,4 +73,4 @@ def _dtypes(model: ArrayRecord) -> dict[str, np.dtype[Any]]:
 
 
 def _numpy(record: ArrayRecord) -> dict[str, Any]:
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: as_numpy(array) for name, array in record.items()}

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from perennial.common.command.errors import InputError, RunError, shown
 from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.server.run import generators
+from perennial.server.run.checkpoint import usable_state
 from perennial.server.strategies.grids import MeteredGrid
 from perennial.server.strategies.keeping import Keeper
 from perennial.server.strategies.messages import first_error
@@ -75,8 +76,9 @@ class Loop:
     def _begin(self, initial: ArrayRecord) -> None:
         state = self._keeper.begin(self._strategy, initial) if self._keeper else None
         if state is not None:
-            self._strategy.load_state_dict(state["strategy"])
-            generators.restore(state["generators"])
+            with usable_state("the folder of the run"):
+                self._strategy.load_state_dict(state["strategy"])
+                generators.restore(state["generators"])
             trained = self._strategy.trained
             LOG.info("Going on after round %s", trained.server_round if trained else 0)
         # A run that was killed in its first round has not told anybody yet.

@@ -31,6 +31,9 @@ class CohortAveraging(Strategy):
     makes the next model of it, as FedAdam does.
     """
 
+    # By the dispatch.
+    replies_are_checked = True
+
     def __init__(self, dispatch: Dispatch, chain: str = MIXED, step: Strategy | None = None) -> None:
         self.dispatch, self.chain, self._step = dispatch, chain, step
 
@@ -43,7 +46,7 @@ class CohortAveraging(Strategy):
             showing = ShowingGrid(grid, nodes, type(self._step).__name__)
             list(self._step.configure_train(server_round, arrays.copy(), ConfigRecord(), showing))
         content = RecordDict({self.chain: arrays})
-        return [Message(content, node, MessageType.TRAIN) for node in nodes]
+        return [Message(content, node, MessageType.TRAIN) for node in self._addresses(nodes)]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -81,6 +84,9 @@ class CohortAveraging(Strategy):
     def _nodes(self, server_round: int, grid: Grid) -> list[int]:
         return self.dispatch.muster(server_round, grid)
 
+    def _addresses(self, nodes: list[int]) -> list[int]:
+        return nodes
+
     def _average(self, server_round: int, replies: Sequence[Message]) -> Vector:
         updates, config, layout = self.dispatch.updates, self.dispatch.config, self.dispatch.layout
         models = [update.models[self.chain] for update in updates]
@@ -101,6 +107,10 @@ class Follower(CohortAveraging):
 
     def _nodes(self, server_round: int, grid: Grid) -> list[int]:
         return self.dispatch.nodes
+
+    def _addresses(self, nodes: list[int]) -> list[int]:
+        # What goes to one goes to all.
+        return nodes[:1]
 
 
 # Flower's rules for updates that may be wrong, made for as many replies as there are.

@@ -45,8 +45,15 @@ class Reader:
     def folded(self, slot: Slot, heads: Heads) -> None:
         if self._shared:
             return
-        for block in range(len(self._blocks)) if self._everywhere else (slot.block,):
-            self.predictors.fold(self._blocks[block], self._model(block, heads))
+        if not self._everywhere:
+            self.predictors.fold(self._blocks[slot.block], self._model(slot.block, heads))
+            return
+        for block, name in enumerate(self._blocks):
+            if self._source == SEPARATE or not block:
+                self.predictors.fold(name, self._model(block, heads))
+            else:
+                # One model for all blocks, which is then folded and judged once.
+                self.predictors.same_as(self._blocks[0], name)
 
     @property
     def models(self) -> list[ArrayRecord]:

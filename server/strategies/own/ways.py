@@ -28,13 +28,15 @@ from perennial.server.strategies.own.readers import CHOSEN, Reader
 class Way:
     """How a strategy makes predictors.
 
-    reads: the source of its reader, and ``everywhere`` as there. pays: the chains and the votes whose bytes it is
-    billed for. own: makes the strategy inside that trains for it alone; None: the chains of the paper, which it shares.
+    reads: the source of its reader, and ``everywhere`` as there. newest: its predictors are no averages. pays: the
+    chains and the votes whose bytes it is billed for. own: makes the strategy inside that trains it alone; None: the
+    chains of the paper, which it shares.
     """
 
     reads: str
     pays: tuple[str, ...] = (MIXED,)
     everywhere: bool = False
+    newest: bool = False
     own: Callable[[Dispatch, int], CohortAveraging] | None = None
 
     @property
@@ -44,7 +46,7 @@ class Way:
 
     def decay(self, config: RunConfig) -> float | None:
         """Return what its predictors are folded with."""
-        if self.everywhere:
+        if self.newest:
             return 0.0
         return config.decay if config.averaging == "exponential" else None
 
@@ -66,14 +68,15 @@ def _adam(dispatch: Dispatch, blocks: int) -> CohortAveraging:
 
 
 WAYS: dict[str, Way] = {
-    "fedavg": Way(MIXED, everywhere=True),
+    "fedavg": Way(MIXED, everywhere=True, newest=True),
+    "fedavg-mean": Way(MIXED, everywhere=True),
     "mm-psgd": Way(MIXED),
     "block-separate": Way(SEPARATE, pays=(SEPARATE,)),
     "mc-psgd": Way(CHOSEN, pays=(*CHAINS, VOTE)),
-    "fedavgm": Way(MIXED, everywhere=True, own=_momentum),
-    "fedadam": Way(MIXED, everywhere=True, own=_adam),
-    "fedrep": Way(SEPARATE, everywhere=True, own=FedRep),
-    "ifca": Way(SEPARATE, pays=(MIXED, VOTE), everywhere=True, own=IFCA),
+    "fedavgm": Way(MIXED, everywhere=True, newest=True, own=_momentum),
+    "fedadam": Way(MIXED, everywhere=True, newest=True, own=_adam),
+    "fedrep": Way(SEPARATE, everywhere=True, newest=True, own=FedRep),
+    "ifca": Way(SEPARATE, pays=(MIXED, VOTE), everywhere=True, newest=True, own=IFCA),
 }
 
 

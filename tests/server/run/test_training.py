@@ -17,6 +17,7 @@ from perennial.client.app import app
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, RunError
 from perennial.server.predict.loading import load_predictor
+from perennial.server.run.checkpoint import Checkpoints
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.pass_folders import held
 from perennial.server.run.prepare import Pass, Run, prepare
@@ -226,10 +227,34 @@ def test_damaged_predictors_are_written_again_from_the_checkpoint(make_run: Call
     assert run.folder.is_whole()
 
 
+@pytest.mark.parametrize("key", ["strategy", "readers", "quarantine", "generators"])
+def test_a_state_that_somebody_else_wrote_is_refused_in_one_line(make_run: Callable[..., Pass], key: str) -> None:
+    run = make_run("run")
+    train(run, real_nodes(run), nodes=2)
+    run.folder.manifest.unlink()
+    saved = Checkpoints(run.folder.checkpoints).latest()
+    assert saved is not None
+    Checkpoints(run.folder.checkpoints).save(replace(saved, tree={**saved.tree, key: {"odd": [1]}}))
+    with pytest.raises(RunError, match=r"the state in .* cannot be used \(.*\); start anew, into another folder"):
+        train(run, real_nodes(run), nodes=2, resume=True)
+
+
 def test_a_second_process_is_told_who_holds_the_folder(make_run: Callable[..., Pass]) -> None:
     run = make_run("run")
     with held(run.runs), pytest.raises(InputError, match="is held by process"), held(run.runs):
         pass
+
+
+def test_a_run_learns_and_is_judged_by_its_task(make_run: Callable[..., Pass]) -> None:
+    run = make_run("run", task="regression", strategy="mm-psgd", lr_mixed=0.1)
+    train(run, real_nodes(run), nodes=2)
+    tests = [run.shards.test(block) for block in range(2)]
+    errors = [
+        float(np.abs(test.x[0].reshape(-1, 6) @ model["fc.weight"].T[:, 0] + model["fc.bias"] - test.y).mean())
+        for test, model in zip(tests, read_predictors(run.folder.path), strict=True)
+        if test is not None and test.y is not None
+    ]
+    assert read_metrics(run.folder.path)[-1]["accuracy"] == pytest.approx(errors, rel=1e-5)
 
 
 def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run: Callable[..., Pass]) -> None:

@@ -53,6 +53,12 @@ def test_fedavg_ends_with_the_mixed_chain_in_every_block(run_strategy: RunStrate
     assert outcome.predictors == [8, 8]
 
 
+def test_the_mean_of_fedavg_is_one_model_for_every_block(run_strategy: RunStrategy) -> None:
+    outcome = run_strategy(a_grid(), strategy="fedavg-mean")
+    assert outcome.predictors == [(1 + 2 + 3 + 4 + 5 + 6 + 7 + 8) / 8] * 2
+    assert outcome.folded == (8, 8)
+
+
 def test_mm_psgd_averages_each_blocks_rounds_over_all_cycles(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(), strategy="mm-psgd")
     assert isinstance(outcome.strategy, MMPSGD)
