@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from perennial.common.command.app_config import APP_RUN, AppConfig
 from perennial.common.command.config import RunConfig
+from perennial.common.data.checking import check_data
 from perennial.server.link.eager_grid import EagerGrid
 from perennial.server.run.app_training import train_app
 from perennial.server.run.folder import RunFolder
@@ -30,6 +31,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(config.output or f"runs/flower-{context.run_id}").absolute())
     folder.refuse_to_lose("keep it by another `output`, or remove it")
     prepared = prepare([Run(config, folder)])
+    check_data([prepared.shards])
     with held(prepared.runs):
         train(prepared, EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))
 

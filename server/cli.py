@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, extras, flower
+from perennial.common.command import console, extras, flower, places
 from perennial.common.command.address import check_insecure, check_pair
 from perennial.common.command.app_config import AppConfig
 from perennial.common.command.config import RunConfig
@@ -33,6 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     console.log_to_console(verbose=arguments.verbose)
     config = options.run_config(arguments)
+    with places.writing_to(Path(config.output)):
+        return _run(config, arguments)
+
+
+def _run(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     if not (arguments.resume or arguments.overwrite or arguments.attach):
         RunFolder(Path(config.output)).refuse_to_lose(
             "go on with it by --resume, keep it by another --output, or lose it by --overwrite"

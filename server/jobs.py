@@ -33,6 +33,7 @@ def job_of(config: RunConfig | AppConfig, *, resume: bool, overwrite: bool) -> J
 
 
 def _own_job(config: RunConfig, folder: Path, *, resume: bool) -> Job:
+    from perennial.common.data.checking import check_data
     from perennial.server.run.folder import RunFolder
     from perennial.server.run.pass_folders import held
     from perennial.server.run.prepare import Run, prepare
@@ -40,6 +41,7 @@ def _own_job(config: RunConfig, folder: Path, *, resume: bool) -> Job:
     from perennial.server.run.training import train
 
     run = prepare([Run(config, RunFolder(folder))])
+    check_data([run.shards])
 
     def trained(grid: Grid) -> None:
         progress = TerminalProgress([run.config.strategy])

@@ -13,10 +13,11 @@ from perennial.common.command import unique_yaml
 from perennial.common.command.app_config import APP, AppConfig, app_flags, with_block_names
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
-from perennial.common.command.typed_keys import key_of
+from perennial.common.command.typed_keys import AUTO, key_of
 
 # A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise.
-DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0}
+# And its updates come from strangers' machines.
+DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0, "max-update-norm": AUTO}
 # What an experiment file may say beside the keys of a run.
 _TITLE, _RUNS = "title", "runs"
 
@@ -104,6 +105,6 @@ def _scalar(key: str, text: str) -> object:
 
 
 def _shown(metadata: Mapping[str, Any], default: object) -> str:
-    if metadata.get("auto") and default == 0:
+    if metadata.get("auto") is not None and default == metadata["auto"]:
         return "auto"
     return str(default).lower() if isinstance(default, bool) else f"{default}" if default != "" else "none"

@@ -36,18 +36,20 @@ def _run(options: argparse.Namespace) -> int:
 
     described, again = describe(options.file, options.set), {"resume": options.resume, "overwrite": options.overwrite}
     extras.need("ray" if described.of_an_app else "simulation")
+    from perennial.common.command import places
     from perennial.server.report import html, reading, table
 
-    if described.of_an_app:
-        from perennial.simulation.app_runs import run_apps
+    with places.writing_to(described.output):
+        if described.of_an_app:
+            from perennial.simulation.app_runs import run_apps
 
-        folders = run_apps(described, **again, verbose=options.verbose)
-    else:
-        from perennial.simulation.passes import run_experiment
+            folders = run_apps(described, **again, verbose=options.verbose)
+        else:
+            from perennial.simulation.passes import run_experiment
 
-        folders = run_experiment(experiment_of(described), **again, verbose=options.verbose)
-    runs = [reading.read(folder) for folder in folders]
-    page = html.write(described.output, runs, described.title)
+            folders = run_experiment(experiment_of(described), **again, verbose=options.verbose)
+        runs = [reading.read(folder) for folder in folders]
+        page = html.write(described.output, runs, described.title)
     table.show(runs)
     print(f"report: {page}")
     return 0

@@ -12,6 +12,7 @@ from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.told_native import ToldNativeEngine
 from perennial.common.command import places
 from perennial.common.command.errors import InputError
+from perennial.common.data.checking import check_data
 from perennial.common.task import ready
 from perennial.common.task.models import arrays_of
 from perennial.common.wire.layout import Layout
@@ -40,6 +41,7 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
         for one in waiting:
             _refuse_to_lose(one.runs, resume=resume)
     if waiting:
+        check_data(one.shards for one in waiting)
         places.folder(experiment.output)
         with held([run for one in waiting for run in one.runs]):
             _run_passes(waiting, resume=resume, verbose=verbose)

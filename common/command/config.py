@@ -5,6 +5,7 @@ The same keys stand in an experiment file, in ``--set``, in Flower's run-config 
 
 from __future__ import annotations
 
+import math
 from dataclasses import Field, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -17,6 +18,8 @@ from perennial.common.cycle.schedule import RoundSchedule, Schedule
 # The first five read the same chains, each more of them than the one before; the others are neighbours, which train
 # for themselves. How each is trained and read is in server/strategies/own/ways.py, which must have them all.
 STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", "fedavgm", "fedadam", "fedrep", "ifca")
+# What auto stands for in max-update-norm: no number that somebody may give, and 0 is no bound.
+AUTO_NORM = -math.inf
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 
@@ -84,10 +87,16 @@ class RunConfig(KeyedConfig):
         most=0.49,
     )
     max_update_norm: float = real(
-        0.0, "reject updates that move the model further than this (l2); 0: no bound", least=0
+        0.0,
+        "reject updates that move the model further than this (l2); 0: no bound; "
+        "auto: a hundred times as far as the others of the round",
+        least=0,
+        auto=AUTO_NORM,
     )
-    quarantine_after: int = whole(3, "rejected updates in a row after which a node sits out; 0: never", least=0)
-    quarantine_rounds: int = whole(10, "rounds that such a node sits out", least=1)
+    quarantine_after: int = whole(
+        3, "rejections in a row, errors and silence among them, after which a node sits out; 0: never", least=0
+    )
+    quarantine_rounds: int = whole(10, "rounds that such a node sits out; twice as many the next time", least=1)
     selection_examples: int = whole(0, "examples a client judges the chains on; 0: its whole shard", least=0)
     fine_tune_steps: int = whole(
         0, "SGD steps that a client takes on its shard of a block before it predicts there; in simulation", least=0
@@ -96,6 +105,7 @@ class RunConfig(KeyedConfig):
     round_timeout: float = real(600.0, "seconds a round waits for replies", above=0)
     round_attempts: int = whole(10, "times a round without enough replies is tried; 0: without end", least=0)
     node_timeout: float = real(120.0, "seconds to wait for nodes to appear; 0: without end", least=0)
+    on_divergence: str = word("warn", "what a loss that explodes does to the run", ("warn", "stop"))
     nodes: int = whole(
         0, "SuperNodes to simulate, or to wait for when deployed; auto: one a CPU, or one", least=1, auto=True
     )

@@ -18,14 +18,23 @@ _POWER_OF_TEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,4}")
 
 def whole(default: int, doc: str, *, least: int, auto: bool = False) -> Any:
     """A key that takes whole numbers from ``least`` on; with ``auto``, 0 (written auto) leaves it to the software."""
-    return field(default=default, metadata={"doc": doc, "least": least, "auto": auto})
+    return field(default=default, metadata={"doc": doc, "least": least, "auto": 0 if auto else None})
 
 
 def real(
-    default: float, doc: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
+    default: float,
+    doc: str,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+    auto: float | None = None,
 ) -> Any:
-    """A key that takes numbers above ``above``, and from ``least`` to ``most``."""
-    return field(default=default, metadata={"doc": doc, "above": above, "least": least, "most": most})
+    """A key that takes numbers above ``above``, and from ``least`` to ``most``.
+
+    auto: what the word auto stands for; None: it is not taken.
+    """
+    return field(default=default, metadata={"doc": doc, "above": above, "least": least, "most": most, "auto": auto})
 
 
 def word(default: str, doc: str, choices: tuple[str, ...] = ()) -> Any:
@@ -65,7 +74,7 @@ class KeyedConfig:
 
 
 def _plain(item: Field[Any], value: Any) -> Any:
-    if item.metadata.get("auto") and not value:
+    if is_auto(item, value):
         return AUTO
     return dict(value) if isinstance(value, tuple) else value
 
@@ -75,12 +84,18 @@ def key_of(item: Field[Any]) -> str:
     return item.name.replace("_", "-")
 
 
+def is_auto(item: Field[Any], value: object) -> bool:
+    """Tell whether a value is the one that the word auto stands for."""
+    auto = item.metadata.get("auto")
+    return auto is not None and value == auto
+
+
 def typed(item: Field[Any], value: object) -> Any:
     """Return ``value`` in the type of the key's default, or refuse it."""
     assert item.default is not MISSING
     key, default = key_of(item), item.default
-    if item.metadata.get("auto") and value == AUTO:
-        return 0
+    if item.metadata.get("auto") is not None and value == AUTO:
+        return item.metadata["auto"]
     if isinstance(default, bool):
         if isinstance(value, bool):
             return value
@@ -116,7 +131,7 @@ def _pairs(key: str, value: object) -> tuple[tuple[str, Any], ...]:
 def check_range(item: Field[Any], value: Any) -> None:
     """Refuse a value of the right type that lies outside the key's bounds or choices."""
     limits = item.metadata
-    if isinstance(value, tuple) or (limits.get("auto") and value == 0):
+    if isinstance(value, tuple) or is_auto(item, value):
         return
     if isinstance(value, str):
         fits = not limits["choices"] or value in limits["choices"]
@@ -143,7 +158,7 @@ def _bounds(item: Field[Any]) -> str:
         parts.append(f"at least {limits['least']:g}")
     if limits.get("most", math.inf) < math.inf:
         parts.append(f"at most {limits['most']:g}")
-    return (" " + " and ".join(parts) if parts else "") + (" or auto" if limits.get("auto") else "")
+    return (" " + " and ".join(parts) if parts else "") + (" or auto" if limits.get("auto") is not None else "")
 
 
 def nearest(key: str, known: Mapping[str, object]) -> str:

@@ -22,6 +22,8 @@ from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.schedule import Slot
+from perennial.common.task.divergence import LossWatch
+from perennial.common.wire.chains import CHAINS
 from perennial.server.predict.publishing import (
     SECONDS_BETWEEN_VERSIONS,
     Publication,
@@ -29,7 +31,7 @@ from perennial.server.predict.publishing import (
     publish,
     settle,
 )
-from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check_final
 from perennial.server.run import generators
 from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity
 from perennial.server.run.files import replace_file
@@ -76,6 +78,7 @@ class LibraryFolder:
         self._config: dict[str, Any] = {}
         # Of each block's predictor, which changes in the block's own rounds alone.
         self._accuracy: list[float | None] = []
+        self._losses = LossWatch()
 
     def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Tree | None:
         """Return the state after the last round that is kept here; None: the folder is new.
@@ -107,7 +110,10 @@ class LibraryFolder:
                 # What was measured before was of another model.
                 self._accuracy = [None] * len(self._accuracy)
             self._accuracy[record.slot.block] = accuracy_of(record)
-            self._metrics.append(row_of(record, self._accuracy))
+            row = row_of(record, self._accuracy)
+            self._metrics.append(row)
+            for diverged in self._losses.see(row["server-round"], {one: row[f"train-loss-{one}"] for one in CHAINS}):
+                LOG.warning("%s; lower the learning rate of your clients", diverged.fact)
         self._save(state)
         if rounds:
             self._publish_if_due(rounds[-1])
@@ -174,9 +180,12 @@ class LibraryFolder:
             self._published, self._published_at = record.slot.server_round, time.monotonic()
 
     def _is_published(self, server_round: int) -> bool:
+        if not (self._path / FINAL / MANIFEST).exists():
+            return False
         try:
-            manifest = read_manifest(self._path / FINAL)
-        except DamagedError:
+            manifest = check_final(self._path)
+        except DamagedError as error:
+            LOG.warning("%s; the predictors are written again from the checkpoint", error)
             return False
         return bool(manifest["run"] == self._run and manifest["slot"]["server-round"] == server_round)
 
