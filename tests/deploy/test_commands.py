@@ -264,3 +264,47 @@ def test_a_server_without_matplotlib_says_what_brings_the_report(
         "no report.html, whose figures need matplotlib: pip install 'perennial-fl[simulation]'\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+# --- A user's own app -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --data, a folder of shards, or --app, a ClientApp of your own"),
+        (["--app", "nowhere:app"], "app 'nowhere:app' cannot be imported"),
+        (["--app", "perennial.example:example_app"], "must be a flwr.clientapp.ClientApp"),
+        (["--app", "perennial.client_app:app", "--node-config", "x=="], "--node-config 'x==' cannot be read"),
+        (["--node-config", "x=1"], "give --data, a folder of shards, or --app"),
+    ],
+)
+def test_a_client_says_what_is_wrong_with_an_app(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    said = refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--insecure", *arguments)
+    assert said.startswith("flower-client: ")
+    assert message in said
+
+
+def test_node_config_is_written_as_for_flower_s_own_command() -> None:
+    line = ["--server", "a:1", "--app", "a:b", "--node-config", 'partition-id=3 name="a b" fast=true']
+    found = client_cli._node_config(client_cli.parser().parse_args(line))
+    assert found == {"threads": 1, "partition-id": 3, "name": "a b", "fast": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--app", "a:b"], "initial must be given as package.module:name, got ''"),
+        (["--app", "a:b", "--initial", "c:d", "--data", "digits"], "data is a key of the project's own app"),
+        (["--app", "a:b", "--initial", "c:d", "--train-config", "0.1"], "train-config must be names with values"),
+        (["--app", "a:b", "--initial", "nowhere:d"], "initial 'nowhere:d' cannot be imported"),
+        (["--initial", "c:d"], "unknown key 'initial'"),
+    ],
+)
+def test_a_server_says_what_is_wrong_with_a_run_of_an_app(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    said = refused(capsys, server_cli.main, "--insecure", "--state-dir", tmp_path, *arguments)
+    assert message in said
