@@ -20,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder: an app, and much that is not of it."""
     numpy_app.write(tmp_path)
     others = (".venv/lib.py", "env/pyvenv.cfg", "env/lib.py", ".git/x.py", "runs/mine/config.yaml", "data.npz",
-              "client/__pycache__/app.py", "state/run/config.yaml", "pyproject.toml", "client/settings.yaml")  # fmt: skip
+              "client/__pycache__/app.py", "state/run/config.yaml", "pyproject.toml", "client/set.yaml")  # fmt: skip
     for name in others:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -37,7 +37,7 @@ def test_the_bundle_has_the_user_s_files_and_no_others(here: Path) -> None:
     with ZipFile(here / "bundle.zip") as archive:
         names = {name for name in archive.namelist() if not name.startswith(("perennial/", ".info"))}
         project = tomllib.loads(archive.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
-    assert names == {*numpy_app.FILES, "common/task.py", "client/settings.yaml", "pyproject.toml"}
+    assert names == {*numpy_app.FILES, "common/task.py", "client/set.yaml", "pyproject.toml"}
     assert project["components"]["clientapp"] == numpy_app.APP
     assert project["config"]["epochs"] == 2
     assert set(project["config"]) == {"epochs", APP_RUN}
