@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import os
-import shlex
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,8 +123,8 @@ def _node_config(arguments: argparse.Namespace) -> UserConfig:
     """Return what the app finds in ``context.node_config``."""
     data = {} if arguments.data is None else {"data": str(arguments.data.absolute())}
     try:
-        # A number, true, false or text for each name, written as Flower's own option is.
-        given = tomllib.loads("\n".join(shlex.split(arguments.node_config, posix=False)))
+        # A number, true, false or text for each name, written as for Flower's own option: all on one line.
+        given = tomllib.loads(re.sub(r"\s+(?=[\w-]+=)", "\n", arguments.node_config))
     except ValueError as error:
         raise InputError(f"--node-config {arguments.node_config!r} cannot be read: {error}") from error
     return {**data, "threads": arguments.threads, **given}

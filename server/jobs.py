@@ -12,7 +12,7 @@ from perennial.common.command.app_config import AppConfig
 from perennial.common.command.config import RunConfig
 from perennial.common.command.naming import look_here_first
 
-Told = Mapping[str, str | int | float | bool]
+RunSettings = Mapping[str, str | int | float | bool]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Job:
     """folder: where the results go. told: what nodes see of the run. train: to the end of the run, by a grid."""
 
     folder: Path
-    told: Told
+    told: RunSettings
     train: Callable[[Grid], None]
 
 
