@@ -115,6 +115,9 @@ class PublishedVersion:
     def _block_named(self, block: str | int) -> int:
         if isinstance(block, str) and block in self.blocks:
             return self.blocks.index(block)
+        if isinstance(block, str) and block.isascii() and block.isdigit() and len(block) < 10:
+            # A number as a shell gives it.
+            return self._block_named(int(block))
         if type(block) is int and 0 <= block < len(self.blocks):
             return block
         raise InputError(f"there is no block {shown(block)}; the blocks are: {', '.join(self.blocks)}")
@@ -129,6 +132,21 @@ def _damage(place: Path) -> Iterator[None]:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, SafetensorError) as error:
         raise DamagedError(f"{place} is no version: {type(error).__name__}: {str(error)[:160]}") from error
+
+
+def open_version(path: Path, version: int | None) -> PublishedVersion:
+    """Return a version of a run's folder, or the newest whose manifest is whole; an InputError if there is none."""
+    folder = run_folder(path)
+    places = [place_of(folder, version)] if version is not None else places_of(folder)
+    if not places:
+        raise InputError(f"{folder} {why_empty(folder)}")
+    damage = []
+    for place in places:
+        try:
+            return PublishedVersion.at(place)
+        except DamagedError as error:
+            damage.append(str(error))
+    raise InputError(f"{damage[0]}; publish it again, or fetch it again")
 
 
 def load_predictor(
