@@ -46,7 +46,7 @@ def ask(predictor: Predictor, source: Path, target: Path | None) -> int:
 def predict(network: PredictorNetwork, x: Inputs) -> tuple[NDArray[Any], ...]:
     """Return the outputs for any number of examples."""
     starts = range(0, len(x[0]), _BATCH)
-    parts = [network.outputs(tuple(one[start : start + _BATCH] for one in x)) for start in starts]
+    parts = [network.outputs(tuple(one[start : start + _BATCH].copy() for one in x)) for start in starts]
     return tuple(np.concatenate(one) for one in zip(*parts, strict=True))
 
 

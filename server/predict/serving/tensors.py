@@ -209,7 +209,8 @@ def _from_bytes(content: memoryview, dtype: np.dtype[Any], name: str, count: int
         raise Refusal(400, f"input {name} needs {count * dtype.itemsize} bytes by its shape, got {len(content)}")
     if dtype.kind == "b":
         return np.frombuffer(content, np.uint8) != 0
-    return np.frombuffer(content, dtype.newbyteorder("<"))
+    # A copy, since a network may write to its inputs.
+    return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
 
 
 def _from_json(data: object, dtype: np.dtype[Any], name: str, count: int) -> NDArray[Any]:
