@@ -59,7 +59,7 @@ async def _all(port: int, requests: int, connections: int, progress: list[int]) 
         newest = 0
         for number in numbered:
             block = ("day", "night")[number % 2]
-            x = np.random.default_rng(number).normal(size=(1 + number % 3, 3)).round(3).tolist()
+            x = np.random.default_rng(number).integers(-8, 8, (1 + number % 3, 3)).tolist()
             reply = await exchange(reader, writer, request(x, parameters={"block": block}))
             assert reply.status == 200, reply.body
             assert reply.said["parameters"]["block"] == block
