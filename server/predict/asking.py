@@ -105,7 +105,9 @@ def _number(cell: str) -> float | None:
 def _csv(outputs: dict[str, NDArray[Any]]) -> str:
     """Return one line for each example, with a first line of names."""
     flat = {name: one.reshape(len(one), -1) for name, one in outputs.items()}
-    names = [name if one.shape[1] == 1 else f"{name}[{index}]" for name, one in flat.items() for index in range(one.shape[1])]
+    names = [
+        name if one.shape[1] == 1 else f"{name}[{index}]" for name, one in flat.items() for index in range(one.shape[1])
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)

@@ -66,7 +66,9 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help: str) -> argparse.ArgumentParser:
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help: str
+) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of the run, or of a device")
     if name != "serve":

@@ -22,7 +22,9 @@ def score(run: Path, version: int | None, data: Path) -> int:
     """Print the score of each block's predictor, and their mean."""
     found, shards = open_version(run, version), ShardFolder(data)
     if shards.blocks != len(found.blocks):
-        raise InputError(f"{data} has {shards.blocks} blocks, the run has {len(found.blocks)}: {', '.join(found.blocks)}")
+        raise InputError(
+            f"{data} has {shards.blocks} blocks, the run has {len(found.blocks)}: {', '.join(found.blocks)}"
+        )
     tested = all(shards.test(block) is not None for block in range(shards.blocks))
     rows, scores, name = [], [], ""
     for block, there in enumerate(found.trained):

@@ -13,7 +13,10 @@ def show(run: Path, version: int | None) -> int:
     """Print the blocks of a version, and which versions there are."""
     found = open_version(run, version)
     said = found.manifest
-    print(f"{run}: {said['strategy']}, version {found.number} of {said['published']}, round {said['slot']['server-round']}")
+    print(
+        f"{run}: {said['strategy']}, version {found.number} of {said['published']}, "
+        f"round {said['slot']['server-round']}"
+    )
     print(f"schedule: {_schedule(said['schedule'])}")
     print(f"model: {_model(said['model'])}")
     print(f"versions: {', '.join(map(str, numbers(run))) or 'the final one alone'}")

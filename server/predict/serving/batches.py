@@ -107,7 +107,12 @@ class Batches:
             self._done(network, queue, batch, *call.result())
 
     def _done(
-        self, network: PredictorNetwork, queue: _Queue, batch: list[_Ask], found: list[Outputs | Refusal], seconds: float
+        self,
+        network: PredictorNetwork,
+        queue: _Queue,
+        batch: list[_Ask],
+        found: list[Outputs | Refusal],
+        seconds: float,
     ) -> None:
         rows = sum(ask.rows for ask in batch)
         queue.learn(rows, seconds)
@@ -133,7 +138,11 @@ def _timed(network: PredictorNetwork, batch: list[_Ask]) -> tuple[list[Outputs |
 
 def _answers(network: PredictorNetwork, batch: list[_Ask]) -> list[Outputs | Refusal]:
     """Return the outputs of each; a request that the network does not take spoils no other one."""
-    x = batch[0].x if len(batch) == 1 else tuple(np.concatenate(each) for each in zip(*(ask.x for ask in batch), strict=True))
+    x = (
+        batch[0].x
+        if len(batch) == 1
+        else tuple(np.concatenate(each) for each in zip(*(ask.x for ask in batch), strict=True))
+    )
     try:
         outputs = network.outputs(x)
     except Exception as error:  # someone else's network: whatever it raises says that it does not take them

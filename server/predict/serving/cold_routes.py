@@ -1,4 +1,4 @@
-"""The routes that are asked now and then, by FastAPI: health, metadata, versions, measures, and the page of all routes."""
+"""The routes that are asked now and then, by FastAPI: health, metadata, versions, measures, the schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
-
 from starlette.exceptions import HTTPException
 
 from perennial.server.link.fleet_keys import Refusal
@@ -179,6 +178,14 @@ _REFUSALS: Mapping[str, str] = {
 }
 
 
+_INFER = {
+    "/v2/models/{model}/infer": ["model"],
+    "/v2/models/{model}/versions/{version}/infer": ["model", "version"],
+}
+_SUMMARY = "Predict by the block of now, of a time, or by name."
+_TOKEN = "A server that is reached from elsewhere wants `authorization: Bearer TOKEN` for all routes but health."
+
+
 def _schema(app: FastAPI) -> dict[str, Any]:
     """Return FastAPI's schema with the route of ``infer.py`` in it."""
     schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -190,16 +197,9 @@ def _schema(app: FastAPI) -> dict[str, Any]:
             **{status: _says(text) for status, text in _REFUSALS.items()},
         },
     }
-    text = {"type": "string"}
-    for path, names in (("/v2/models/{model}/infer", ["model"]),
-                        ("/v2/models/{model}/versions/{version}/infer", ["model", "version"])):  # fmt: skip
-        parameters = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
-        identity = f"infer_{'_'.join(names)}"
-        schema["paths"][path] = {"post": {**operation, "operationId": identity, "parameters": parameters,
-                                          "summary": "Predict by the block of now, of a time, or by name."}}  # fmt: skip
-    if _token_note not in schema["info"].get("description", ""):
-        schema["info"]["description"] = _token_note
+    for path, names in _INFER.items():
+        parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+        about = {"operationId": f"infer_{'_'.join(names)}", "parameters": parameters, "summary": _SUMMARY}
+        schema["paths"][path] = {"post": {**operation, **about}}
+    schema["info"]["description"] = _TOKEN
     return schema
-
-
-_token_note = "A server that is reached from elsewhere wants `authorization: Bearer TOKEN` for all routes but health."

@@ -73,8 +73,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.tls_cert or arguments.tls_key:
         raise InputError("--tls-cert and --tls-key belong together; give both")
     if not is_loopback(arguments.host) and not arguments.insecure_anywhere:
-        raise InputError(f"{arguments.host} is not loopback: give --tls-cert and --tls-key (deploy/certificates.sh makes "
-                         "them), or --insecure-anywhere behind a proxy that has TLS")  # fmt: skip
+        raise InputError(
+            f"{arguments.host} is not loopback: give --tls-cert and --tls-key (deploy/certificates.sh makes them), or "
+            "--insecure-anywhere behind a proxy that has TLS"
+        )
     if arguments.insecure_anywhere:
         say(f"flower-predict: {check_insecure(arguments.host, anywhere=True)}")
     return None

@@ -22,7 +22,7 @@ _DRAIN_SECONDS = 3.0
 
 
 class Front:
-    """Serves the routes of ``infer`` and ``others``. token: what ``authorization: Bearer`` must bring; None: nothing."""
+    """Serves the routes of ``infer`` and ``others``. token: what ``authorization: Bearer`` must bring, unless None."""
 
     def __init__(self, infer: Infer, others: App, shelf: Shelf, token: str | None) -> None:
         self._infer, self._others, self._shelf = infer, others, shelf

@@ -18,7 +18,9 @@ class Measures:
     def __init__(self, shelf: Shelf) -> None:
         self._registry = CollectorRegistry()
         registry = self._registry
-        self._requests = Counter(_PREFIX + "requests", "Inference requests by HTTP status.", ["status"], registry=registry)
+        self._requests = Counter(
+            _PREFIX + "requests", "Inference requests by HTTP status.", ["status"], registry=registry
+        )
         self._examples = Counter(_PREFIX + "examples", "Examples that were answered, by block.", ["block"],
                                  registry=registry)  # fmt: skip
         self._seconds = Histogram(_PREFIX + "request_seconds", "From the head of a request to the end of its answer.",

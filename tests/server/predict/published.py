@@ -53,7 +53,8 @@ def learnt(server_round: int, **changes: Any) -> Publication:
     )
     signature = Signature.labelled((3,), 4)
     return publication(
-        server_round, **{"predictors": predictors, "model": ModelSpec.of("classification", "linear", signature), **changes}
+        server_round,
+        **{"predictors": predictors, "model": ModelSpec.of("classification", "linear", signature), **changes},
     )
 
 

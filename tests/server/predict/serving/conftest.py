@@ -31,4 +31,15 @@ def serve() -> Iterator[Callable[..., Served]]:
 
 @pytest.fixture
 def served(run: Path, serve: Callable[..., Served]) -> Served:
+    """A server of ``run``, for tests that change the folder."""
     return serve(run)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of versions 1 and 2, for tests that only ask."""
+    folder = tmp_path_factory.mktemp("shared")
+    for number in (1, 2):
+        publish(folder, learnt(number))
+    with serving(folder) as served:
+        yield served

@@ -84,7 +84,9 @@ def request(x: Any = X, **changes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(folder: Path, name: str = "rides", token: str | None = None, bounds: Bounds | None = None) -> Iterator[Served]:
+def serving(
+    folder: Path, name: str = "rides", token: str | None = None, bounds: Bounds | None = None
+) -> Iterator[Served]:
     """Serve a run's folder in a thread."""
     app, shelf = application(folder, name, token, bounds or Bounds())
     shelf.look()

@@ -98,8 +98,11 @@ def main() -> int:
         begin = time.monotonic()
         seen = storm(Path(folder), **vars(arguments))
         seconds = time.monotonic() - begin
-    print(f"{seen.total()} requests on {arguments.connections} connections in {seconds:.0f} s, while {arguments.versions} "
-          f"versions were published: none failed, each was right for the version that it named ({len(seen)} of them)")  # fmt: skip
+    print(
+        f"{seen.total()} requests on {arguments.connections} connections in {seconds:.0f} s, while "
+        f"{arguments.versions} versions were published: none failed, each was right for the version that it named "
+        f"({len(seen)} of them)"
+    )
     return 0
 
 

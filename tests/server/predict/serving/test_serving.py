@@ -22,7 +22,7 @@ from perennial.server.predict.serving import infer, shelf
 from perennial.server.predict.serving.bounds import Bounds
 from perennial.server.predict.versions import path_of
 from tests.server.predict.published import BY_ROUNDS, answer, learnt, publication
-from tests.server.predict.serving.served import X, Served, request, serving, until
+from tests.server.predict.serving.served import Served, X, request, serving, until
 
 BERLIN = ZoneInfo("Europe/Berlin")
 Serve = Callable[..., Served]
@@ -36,10 +36,8 @@ def tensor(x: Any, *, binary: bool) -> triton.InferInput:
 
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("outputs", [None, True, False])
-def test_triton_s_client_gets_the_right_answers_as_it_is(
-    served: Served, binary_in: bool, outputs: bool | None
-) -> None:
-    with triton.InferenceServerClient(served.url) as client:
+def test_triton_s_client_gets_the_right_answers_as_it_is(shared: Served, binary_in: bool, outputs: bool | None) -> None:
+    with triton.InferenceServerClient(shared.url) as client:
         wanted = None if outputs is None else [triton.InferRequestedOutput("output", binary_data=outputs)]
         for version, block in (("", "night"), ("1", "day")):
             found = client.infer(
@@ -53,8 +51,8 @@ def test_triton_s_client_gets_the_right_answers_as_it_is(
             assert np.allclose(found.as_numpy("output"), answer(X, number, block))
 
 
-def test_triton_s_client_finds_health_metadata_and_versions(served: Served) -> None:
-    with triton.InferenceServerClient(served.url) as client:
+def test_triton_s_client_finds_health_metadata_and_versions(shared: Served) -> None:
+    with triton.InferenceServerClient(shared.url) as client:
         assert client.is_server_live()
         assert client.is_server_ready()
         assert client.is_model_ready("rides")
@@ -72,11 +70,11 @@ def test_triton_s_client_finds_health_metadata_and_versions(served: Served) -> N
             client.infer("rides", [tensor(X, binary=True)], parameters={"block": "dusk"})
 
 
-def test_the_block_is_the_one_of_now_in_the_schedule_s_zone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_is_the_one_of_now_in_the_schedule_s_zone(shared: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for hour, block in ((3, "night"), (13, "day")):
         now = datetime(2026, 1, 5, hour, tzinfo=BERLIN)
         monkeypatch.setattr(loading, "utc_now", lambda now=now: now)
-        reply = served.infer(request(parameters={}))
+        reply = shared.infer(request(parameters={}))
         assert reply.said["parameters"]["block"] == block
         assert reply.is_right()
 
@@ -87,8 +85,8 @@ def test_the_block_is_the_one_of_now_in_the_schedule_s_zone(served: Served, monk
      ({"at": "2026-01-05T08:00:00Z"}, "day"), ({"block": "night"}, "night"), ({"block": 0}, "day"),
      ({"block": "1"}, "night"), ({"block": "day", "unknown": 5}, "day")],
 )  # fmt: skip
-def test_a_time_or_a_block_is_asked_for_in_parameters(served: Served, parameters: Any, block: str) -> None:
-    reply = served.infer(request(parameters=parameters))
+def test_a_time_or_a_block_is_asked_for_in_parameters(shared: Served, parameters: Any, block: str) -> None:
+    reply = shared.infer(request(parameters=parameters))
     assert reply.said["parameters"]["block"] == block
     assert reply.is_right()
 
@@ -103,11 +101,11 @@ def test_a_run_by_rounds_wants_a_block(tmp_path: Path, serve: Serve) -> None:
     )  # fmt: skip
 
 
-def test_data_may_be_nested_or_flat(served: Served) -> None:
+def test_data_may_be_nested_or_flat(shared: Served) -> None:
     flat = request()
     flat["inputs"][0]["data"] = [1, 2, 3, 4, 5, 6]
     for said in (flat, request()):
-        assert served.infer(said).is_right()
+        assert shared.infer(said).is_right()
 
 
 def bad(**changes: Any) -> dict[str, Any]:
@@ -157,8 +155,8 @@ def bad(**changes: Any) -> dict[str, Any]:
         (bad(parameters={"binary_data_size": "24"}), "binary_data_size of input x must be bytes behind the JSON"),
     ],
 )
-def test_a_bad_request_is_one_clear_error(served: Served, said: Any, error: str) -> None:
-    reply = served.infer(said)
+def test_a_bad_request_is_one_clear_error(shared: Served, said: Any, error: str) -> None:
+    reply = shared.infer(said)
     assert reply.status == 400
     assert error in reply.error
     assert "\n" not in reply.error
@@ -174,29 +172,29 @@ def binary(header: dict[str, Any], tail: bytes) -> tuple[bytes, str]:
     [(24, bytes(23), "must be bytes behind the JSON, which has 23, got 24"), (20, bytes(24), "4 bytes behind the JSON"),
      (20, bytes(20), "input x needs 24 bytes by its shape, got 20"), (24, b"\x00\x00\xc0\x7f" * 6, "not finite")],
 )  # fmt: skip
-def test_bad_bytes_behind_the_json_are_one_clear_error(served: Served, size: int, tail: bytes, error: str) -> None:
+def test_bad_bytes_behind_the_json_are_one_clear_error(shared: Served, size: int, tail: bytes, error: str) -> None:
     said = bad(parameters={"binary_data_size": size})
     del said["inputs"][0]["data"]
     body, length = binary(said, tail)
-    reply = served.infer(body, inference_header_content_length=length)
+    reply = shared.infer(body, inference_header_content_length=length)
     assert reply.status == 400
     assert error in reply.error
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "99999", "9" * 40])
-def test_a_header_length_that_cannot_be_is_refused(served: Served, length: str) -> None:
-    reply = served.infer(request(), inference_header_content_length=length)
+def test_a_header_length_that_cannot_be_is_refused(shared: Served, length: str) -> None:
+    reply = shared.infer(request(), inference_header_content_length=length)
     assert (reply.status, "must be the bytes of the JSON" in reply.error) == (400, True)
 
 
-def test_another_model_route_method_version_or_encoding_is_refused(served: Served) -> None:
-    assert (served.infer(request(), "other").status, served.infer(request(), "rides/versions/9").status) == (404, 404)
-    assert "the versions are: 1, 2" in served.infer(request(), "rides/versions/9").error
-    assert served.infer(request(), "rides/versions/../../x").status == 404
-    assert served.ask("GET", "/v2/models/rides/infer").status == 405
-    assert served.ask("DELETE", "/v2").status == 405
-    assert "has the routes" in served.ask("GET", "/").error
-    assert served.infer(request(), content_encoding="gzip").status == 415
+def test_another_model_route_method_version_or_encoding_is_refused(shared: Served) -> None:
+    assert (shared.infer(request(), "other").status, shared.infer(request(), "rides/versions/9").status) == (404, 404)
+    assert "the versions are: 1, 2" in shared.infer(request(), "rides/versions/9").error
+    assert shared.infer(request(), "rides/versions/../../x").status == 404
+    assert shared.ask("GET", "/v2/models/rides/infer").status == 405
+    assert shared.ask("DELETE", "/v2").status == 405
+    assert "has the routes" in shared.ask("GET", "/").error
+    assert shared.infer(request(), content_encoding="gzip").status == 415
 
 
 def test_too_much_is_refused_and_costs_no_memory(run: Path, serve: Serve) -> None:
@@ -320,7 +318,9 @@ def test_requests_are_answered_by_one_version_each_while_new_ones_are_published(
     assert len(seen) > 2
 
 
-def test_a_network_that_fails_on_an_example_spoils_no_other_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_fails_on_an_example_spoils_no_other_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from perennial.server.predict.predictor_network import PredictorNetwork
 
     publish(tmp_path, learnt(1))
