@@ -46,7 +46,7 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
     from perennial.simulation.cluster import connected
     from perennial.simulation.ray_grid import RayGrid
 
-    with connected(verbose=verbose) as cpus, closing(RayGrid(cpus)) as grid:
+    with connected(verbose=verbose) as cpus, closing(RayGrid()) as grid:
         for number, one in enumerate(passes, 1):
             runs, config = one.runs, one.config
             nodes = config.nodes or min(cpus, config.clients)

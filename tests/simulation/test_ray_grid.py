@@ -148,7 +148,7 @@ def test_a_message_that_no_handler_takes_is_an_error_reply(grid: RayGrid) -> Non
 @pytest.fixture
 def failing_ray(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """A Ray that never starts; returns the options it was started with."""
-    from perennial.simulation import cluster
+    import ray
 
     tried: list[dict[str, Any]] = []
 
@@ -156,8 +156,8 @@ def failing_ray(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         tried.append(options)
         raise Exception("The current node timed out\nduring startup.")
 
-    monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     return tried
 
 
