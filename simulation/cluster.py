@@ -35,8 +35,7 @@ _ATTEMPTS = 3
 def connected(*, verbose: bool) -> Iterator[int]:
     """Connect to Ray and yield the CPUs that it has; what was started here is stopped and removed on the way out."""
     if not verbose:
-        # If a machine dies, Ray prints what its raylet logged last, also to those who want no log.
-        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "(?s).")
+        hush()
     import ray
 
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
@@ -56,6 +55,14 @@ def connected(*, verbose: bool) -> Iterator[int]:
             yield max(1, int(resources.get("CPU", 1)))
         finally:
             ray.shutdown()
+
+
+def hush() -> None:
+    """Let Ray, which is not imported yet, print nothing of its own.
+
+    If a machine dies, it prints what the raylet there logged last, also to those who want no log.
+    """
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "(?s).")
 
 
 def _start(options: dict[str, Any]) -> None:

@@ -62,7 +62,8 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
 def _right(one: Pass) -> Right:
     """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
     task = ready.open_task(one.config.task)
-    engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
+    gpu = one.config.gpus_per_worker > 0
+    engine = choose(one.config.engine, one.network, one.shards.signature, task=task, gpu=gpu)
     if isinstance(engine, NativeEngine) and task.score.each is ready.right:
         return engine.right
     return TorchRight(one.network, Layout.of(arrays_of(one.network)), task)

@@ -107,7 +107,7 @@ class Workers:
             LOG.info("nodes live on %s", layout)
 
     def ask(self, place: int, avoid: Collection[str] = ()) -> Any | None:
-        """Return the worker that the node of this ``place`` is on; None: there is none. avoid: machines, if possible."""
+        """Return the worker of the node at ``place``; None: there is none. avoid: machines, if others are there."""
         found = [worker for worker, machine in self._ready.items() if machine not in avoid] or list(self._ready)
         return found[place % len(found)] if found else None
 
