@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint test-install test-deploy fuzz paper paper-quick bench clean
+.PHONY: help demo test lint test-install test-deploy test-cluster fuzz paper paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -67,6 +67,9 @@ test-install: $(VENV)/dev ## the wheel as users have it: pip install in a clean 
 
 test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
 	$(BIN)/pytest -q -m "slow or not slow" tests/deploy
+
+test-cluster: $(VENV)/dev ## a Ray cluster of two raylets, one of which dies in mid-run, and a third one that joins
+	$(BIN)/pytest -q -m "slow or not slow" tests/simulation/test_machines.py
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

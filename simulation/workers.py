@@ -29,9 +29,7 @@ class Worker:
     """A Ray actor that stands for one or more SuperNodes; imports torch once and keeps what it loaded."""
 
     def __init__(self, search_path: Sequence[str], gpus: float) -> None:
-        if not gpus:
-            # Ray hides GPUs from those that were given some others, and not from those that were given none.
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self.see_gpus(gpus)
         sys.path.extend(entry for entry in search_path if entry not in sys.path)
         import torch
 
@@ -41,6 +39,12 @@ class Worker:
         torch.set_num_threads(1)
         self._app = app
         self._run = 0
+
+    @staticmethod
+    def see_gpus(gpus: float) -> None:
+        """Hide all GPUs from a worker that was given none: Ray hides them only from those that were given others."""
+        if not gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     def machine(self) -> str:
         """Return the id of the machine that this worker is on; answered once it has started."""

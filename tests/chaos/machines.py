@@ -2,7 +2,7 @@
 
     python -m tests.chaos.machines --machines 3 --times 10 --seed 0
 
-Each machine is a raylet on this one, with two CPUs of its own. The first one has Ray's head and stays. Prints on which
+Each machine is a raylet on this one, with CPUs and a GPU that Ray counts as its own. The first one has Ray's head and stays. Prints on which
 machine each node lived, by round.
 """
 
@@ -38,19 +38,19 @@ EXPERIMENT = {
     "min-replies": 1.0, "engine": "loop", "eval-every": 7, "seed": 5,
 }  # fmt: skip
 T = TypeVar("T")
-CPUS = 2
 JOIN_SECONDS = 300.0
 
 
 class Machines:
     """A cluster of raylets: the head, and others that come and go."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, cpus: int) -> None:
         hush()
         from ray.cluster_utils import Cluster
 
         self._names = iter(f"machine-{number}" for number in range(1000))
-        common = {"num_cpus": CPUS, "object_store_memory": 100 * 2**20}
+        # Ray counts GPUs as it is told, whether they are there or not.
+        common = {"num_cpus": cpus, "num_gpus": 1, "object_store_memory": 100 * 2**20}
         head = {**common, "node_name": next(self._names), "include_dashboard": False}
         self._cluster, self._common = patiently(lambda: Cluster(initialize_head=True, head_node_args=head)), common
         self.address = self._cluster.address
@@ -84,6 +84,29 @@ def patiently(start: Callable[[], T]) -> T:
         except Exception as error:  # Ray raises bare exceptions of its own
             print(f"again: {error}", flush=True)
     return start()
+
+
+class Seer:
+    """A worker that says which GPUs it sees instead of where it is."""
+
+    def __init__(self, search_path: list[str], gpus: float) -> None:
+        from perennial.simulation.workers import Worker
+
+        Worker.see_gpus(gpus)
+
+    def machine(self) -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def check_gpus() -> None:
+    """Two workers share a GPU if each is given half of it; one that is given none sees none."""
+    from perennial.simulation.workers import Workers
+
+    for gpus, count, seen in ((0.5, 2, "0"), (0.0, 1, "")):
+        with closing(Workers(count, gpus, actor=Seer, cpus=0.0)) as workers:
+            workers.start(count, JOIN_SECONDS)
+            assert [workers.machine(workers.ask(place)) for place in range(count)] == [seen] * count
+            assert len({workers.ask(place) for place in range(count)}) == count
 
 
 class Turns:
@@ -134,26 +157,29 @@ class Turns:
 
 
 @contextmanager
-def cluster(count: int) -> Iterator[Machines]:
+def cluster(count: int, cpus: int) -> Iterator[Machines]:
     """Yield a cluster, to which RAY_ADDRESS points meanwhile."""
     # Ray's sockets want a short path.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
-        with closing(Machines(count)) as machines:
+        with closing(Machines(count, cpus)) as machines:
             os.environ["RAY_ADDRESS"] = machines.address
             yield machines
 
 
-def break_and_compare(folder: Path, *, count: int, times: int, rounds: int, seed: int) -> Turns:
+def break_and_compare(folder: Path, *, count: int, cpus: int, times: int, rounds: int, seed: int) -> Turns:
     """Run unbroken and broken; raises AssertionError if anything differs but the seconds."""
-    with cluster(count) as machines:
+    with cluster(count, cpus) as machines:
+        # Importing it imports Ray, which is told before to be quiet.
         from perennial.simulation.ray_grid import RayGrid
 
         with connected(verbose=False), closing(RayGrid()) as grid:
+            check_gpus()
             rng = random.Random(seed)
             space = rounds // (2 * times + 1)
             moments = {space * (1 + turn) + rng.randrange(-space // 3, space // 3) for turn in range(2 * times)}
-            config = RunConfig.from_mapping({**EXPERIMENT, "rounds-per-block": rounds // 4, "nodes": count * CPUS})
+            keys = {**EXPERIMENT, "rounds-per-block": rounds // 4, "nodes": 2 * count, "gpus-per-worker": 0.5}
+            config = RunConfig.from_mapping(keys)
             for name, turns in (("unbroken", Turns(machines, grid, set(), rng)),
                                 ("broken", Turns(machines, grid, moments, rng))):  # fmt: skip
                 run = prepare([Run(config, RunFolder(folder / name / "run"))])
@@ -167,6 +193,7 @@ def break_and_compare(folder: Path, *, count: int, times: int, rounds: int, seed
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", type=int, default=3, help="raylets, of which the first one stays (default: 3)")
+    parser.add_argument("--cpus", type=int, default=2, help="of each, so many workers (default: 2)")
     parser.add_argument("--times", type=int, default=10, help="how often one dies and one joins (default: 10)")
     parser.add_argument("--rounds", type=int, default=600, help="of the run; a multiple of 4 (default: 600)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and of who dies (default: 0)")
@@ -176,7 +203,12 @@ def main() -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="machines-") as folder:
         turns = break_and_compare(
-            Path(folder), count=options.machines, times=options.times, rounds=options.rounds, seed=options.seed
+            Path(folder),
+            count=options.machines,
+            cpus=options.cpus,
+            times=options.times,
+            rounds=options.rounds,
+            seed=options.seed,
         )
     print(*turns.log(), sep="\n")
     print(

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def said() -> list[str]:
     """What `python -m tests.chaos.machines` prints; it fails if a bit of any predictor is another."""
-    command = [sys.executable, "-m", "tests.chaos.machines", "--machines", "2", "--times", "1", "--rounds", "60"]
+    command = [sys.executable, "-m", "tests.chaos.machines", "--machines", "2", "--times", "1"]
+    command += ["--cpus", "1", "--rounds", "60"]
     done = subprocess.run(
         command,
         cwd=ROOT,
