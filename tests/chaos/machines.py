@@ -2,8 +2,8 @@
 
     python -m tests.chaos.machines --machines 3 --times 10 --seed 0
 
-Each machine is a raylet on this one, with CPUs and a GPU that Ray counts as its own. The first one has Ray's head and stays. Prints on which
-machine each node lived, by round.
+Each machine is a raylet on this one, with CPUs and a GPU that Ray counts as its own. The first one has Ray's head and
+stays. Prints on which machine each node lived, by round.
 """
 
 from __future__ import annotations

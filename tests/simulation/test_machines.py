@@ -1,4 +1,4 @@
-"""A cluster of two raylets, one of which dies in mid-run; another one joins. Nothing is lost, and nothing is printed."""
+"""A cluster of two raylets: one dies in mid-run and another one joins; nothing is lost, and nothing of Ray's is said."""
 
 from __future__ import annotations
 
