@@ -18,7 +18,8 @@ Sizes = Mapping[str, int]
 class RoundRecord:
     """What happened in a round, over all its attempts. Bytes are by chain; losses are of the models it produced.
 
-    rejections: the last of each node, since a round may be attempted for days.
+    accepted: the clients whose models are in the chains, sorted. rejections: the last of each node, since a round may be
+    attempted for days.
     """
 
     slot: Slot
@@ -26,6 +27,7 @@ class RoundRecord:
     clients_asked: int = 0
     clients_answered: int = 0
     clients_rejected: int = 0
+    accepted: tuple[int, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     quarantined: tuple[int, ...] = ()
     bytes_down: Sizes = field(default_factory=dict)
@@ -50,6 +52,7 @@ class RoundRecord:
             "clients-asked": self.clients_asked,
             "clients-answered": self.clients_answered,
             "clients-rejected": self.clients_rejected,
+            "accepted": list(self.accepted),
             "rejections": [
                 {"node": str(r.node), "clients": list(r.clients), "reason": r.reason} for r in self.rejections
             ],
@@ -66,8 +69,8 @@ class RoundRecord:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RoundRecord:
         rejections = tuple(Rejection(**{**one, "clients": tuple(one["clients"])}) for one in value["rejections"])
-        quarantined = tuple(value["quarantined"])
-        return cls(**{**value, "slot": Slot(**value["slot"]), "rejections": rejections, "quarantined": quarantined})
+        lists = {"quarantined": tuple(value["quarantined"]), "accepted": tuple(value.get("accepted", ()))}
+        return cls(**{**value, "slot": Slot(**value["slot"]), "rejections": rejections, **lists})
 
 
 @dataclass(frozen=True)

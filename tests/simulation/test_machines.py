@@ -1,4 +1,4 @@
-"""A cluster of two raylets: one dies in mid-run and another one joins; nothing is lost, and nothing of Ray's is said."""
+"""A cluster of two raylets: one dies in mid-run, another one joins; nothing is lost, and Ray says nothing."""
 
 from __future__ import annotations
 

@@ -210,8 +210,10 @@ class BlockCyclic(Strategy):
             payer = chain if is_train else SEPARATE
             down[payer] = down.get(payer, 0) + size * len(exchange.orders)
             up[chain] = up.get(chain, 0) + size * len(answered.replies) * is_train
+        clients = sorted(client for node in answered.replies for client in exchange.orders[node].clients)
         return replace(
             record,
+            accepted=tuple(clients) if is_train else record.accepted,
             attempts=record.attempts + is_train,
             clients_asked=record.clients_asked + is_train * sum(len(o.clients) for o in exchange.orders.values()),
             clients_answered=record.clients_answered
