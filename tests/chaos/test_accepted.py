@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ def test_the_same_seed_brings_the_same_faults() -> None:
 def test_every_kind_of_fault_strikes_once_before_any_strikes_again() -> None:
     faults = plan(1, 2 * len(KINDS), 700)
     assert {fault.kind for fault in faults[: len(KINDS)]} == set(KINDS)
-    assert all(one.after + one.rounds <= other.after for one, other in zip(faults, faults[1:], strict=False))
+    assert all(one.after + one.rounds <= other.after for one, other in pairwise(faults))
     assert all(set(fault.devices) <= set(range(DEVICES)) for fault in faults)
     assert {fault.devices for fault in faults if "packets" in fault.kind} == {(TUNNELLED,)}
 

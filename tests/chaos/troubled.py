@@ -1,8 +1,8 @@
 """A device or a server in trouble: ``troubled.py BEHAVIOUR MINUTES ARGUMENTS...``
 
-MINUTES: by which its clock is wrong. BEHAVIOUR: honest, hostile (every update is wrong in some way), twice (each reply is
-sent twice), again (each reply is followed by the one before), late (each reply comes half a second later), or server
-(``flower-server``).
+MINUTES: by which its clock is wrong. BEHAVIOUR: honest, hostile (every update is wrong in some way), twice (each reply
+is sent twice), again (each reply is followed by the one before), late (each reply comes half a second later), or
+server (``flower-server``).
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.network import endure
-from tests.deploy.lab import IMPOSSIBLE
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(1800)]
 
 
 def test_a_run_under_ten_faults_ends_with_the_predictors_of_what_was_accepted(tmp_path: Path) -> None:
