@@ -18,8 +18,8 @@ Sizes = Mapping[str, int]
 class RoundRecord:
     """What happened in a round, over all its attempts. Bytes are by chain; losses are of the models it produced.
 
-    accepted: the clients whose models are in the chains, sorted. rejections: the last of each node, since a round may be
-    attempted for days.
+    accepted: the clients whose models are in the chains, sorted. rejections: the last of each node, since a round may
+    be attempted for days.
     """
 
     slot: Slot
