@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,7 @@ class FleetLab:
         self._start(MIDDLE, "-m", "tests.chaos.tunnel", str(self.tunnel), names[0], SERVER_END, names[1], DEVICE_END,
                     str(seed))  # fmt: skip
         wait_until(lambda: self.proxy.exists() and self.tunnel.exists(), 120, "the network")
+        self.hold_at(0)
         self.devices = [self.device(i) for i in range(DEVICES)]
         self.stranger = self.device(STRANGE, host=STRANGER)
         self.server = self.serve()
@@ -76,6 +78,11 @@ class FleetLab:
             "--output", str(self.output), "--port", str(PORT), "--data", str(self.folder / "all"),
             "--tls-cert", str(tls / "server.crt"), "--tls-key", str(tls / "server.key"), *keys,
         )  # fmt: skip
+
+    def hold_at(self, number: int) -> None:
+        """Let the server wait once so many rounds are done."""
+        (self.folder / "limit.new").write_text(str(number))
+        (self.folder / "limit.new").replace(self.folder / "limit")
 
     def shards(self, number: int) -> Path:
         return self.folder / f"shards-{number}"
@@ -106,16 +113,19 @@ class FleetLab:
         write_folder(self.folder / "all", [block[:DEVICES] for block in data])
         return data
 
-    def change_data(self, number: int) -> dict[Path, bytes]:
-        """Put other shards in the place of a device's; return what was there."""
-        before = {path: path.read_bytes() for path in self.shards(number).rglob("block-*.npz")}
-        for path in before:
-            with np.load(path) as shard:
-                arrays = {"x": -shard["x"], "y": shard["y"][::-1]}
-            with path.with_suffix(".other").open("wb") as file:
-                np.savez(file, **arrays)
-            os.replace(path.with_suffix(".other"), path)
-        return before
+    def change_data(self, number: int, block: int) -> Callable[[], None]:
+        """Put another shard in the place of a device's; return what puts it back."""
+        path = self.shards(number) / f"client-{number:05d}" / f"block-{block}.npz"
+        before, other = path.read_bytes(), path.with_suffix(".other")
+        with np.load(path) as shard, other.open("wb") as file:
+            np.savez(file, x=-shard["x"], y=shard["y"][::-1])
+        os.replace(other, path)
+
+        def put_back() -> None:
+            other.write_bytes(before)
+            os.replace(other, path)
+
+        return put_back
 
 
 def _name(number: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import signal
 import statistics
 import subprocess
@@ -46,13 +47,13 @@ class Tally:
 
 
 class Trouble:
-    """Lets the faults of a plan strike, one after the other."""
+    """Lets the faults of a plan strike, one after the other. The run waits where one begins, and where it ends."""
 
     def __init__(self, lab: FleetLab, tally: Tally) -> None:
         self._lab, self._tally = lab, tally
 
     def strike(self, fault: Fault) -> None:
-        self._wait_for_round(fault.after)
+        self._run_to(fault.after)
         where = f" {list(fault.devices)}" if fault.devices else ""
         minutes = f" {fault.minutes:+d} min" if fault.minutes else ""
         print(f"after round {self._done()}: {fault.kind}{where}{minutes}", flush=True)
@@ -63,29 +64,35 @@ class Trouble:
             machine: Callable[[Fault], None] = getattr(self, "_" + fault.kind.replace("-", "_"), self._behave)
             machine(fault)
 
+    def finish(self) -> None:
+        """Let the run go on to its end."""
+        self._lab.hold_at(2**31)
+
     def _network(self, fault: Fault) -> None:
-        rules = dict(fault.rules)
         way = self._lab.tunnel if fault.devices == (TUNNELLED,) else self._lab.proxy
         whom = {} if way == self._lab.tunnel else {"devices": list(fault.devices)}
-        command(way, **whom, **rules)
+        command(way, **whom, **dict(fault.rules))
         self._last(fault)
         command(way, **whom)
 
     def _behave(self, fault: Fault) -> None:
         """Start a device again as another one, and then as itself."""
         (number,) = fault.devices
-        behaviour = "honest" if fault.kind == "clock" else fault.kind
-        self._restart(number, behaviour, fault.minutes)
+        self._restart(number, "honest" if fault.kind == "clock" else fault.kind, fault.minutes)
         self._last(fault)
         self._restart(number)
 
     def _kill(self, fault: Fault) -> None:
         (number,) = fault.devices
-        self._restart(number)
-        # From here on it is up.
+        self._lab.devices[number].end(signal.SIGKILL)
+        self._last(fault)
+        self._lab.devices[number] = self._lab.device(number)
         self._time("device", self._lab.devices[number], " clients, ")
 
     def _kill_server(self, fault: Fault) -> None:
+        """Kill it at work, not where it waits."""
+        self._lab.hold_at(fault.after + fault.rounds)
+        time.sleep(random.Random(fault.after).random() * 0.3)
         self._lab.server.end(signal.SIGKILL)
         self._lab.server = self._lab.serve(fault.minutes)
         self._time("server", self._lab.server, "listening on")
@@ -95,6 +102,7 @@ class Trouble:
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(2**12))
+        self._lab.hold_at(fault.after + fault.rounds)
         # A server that ends at its first write ends within a round; one that waits goes on.
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: not self._lab.server.running(), DISK_SECONDS, "the end of the server")
@@ -103,17 +111,22 @@ class Trouble:
             self._lab.server = self._lab.serve()
 
     def _data(self, fault: Fault) -> None:
-        """Change the shards under a device that has opened them: those that it answered with at first still count."""
+        """Change a shard under a device that has opened it: what it has answered with so far still counts."""
         (number,) = fault.devices
-        before = self._lab.change_data(number)
+        last = rows(self._lab.output)[-1]
+        if number not in last["accepted"]:
+            # It may not have opened it yet, and would rightly use what is there now.
+            self._restart(number)
+            return
+        put_back = self._lab.change_data(number, last["block"])
         self._last(fault)
-        for path, content in before.items():
-            path.write_bytes(content)
+        put_back()
         self._restart(number)
 
     def _restart(self, number: int, behaviour: str = "honest", minutes: int = 0) -> None:
         self._lab.devices[number].end(signal.SIGKILL)
         self._lab.devices[number] = self._lab.device(number, behaviour, minutes)
+        self._lab.devices[number].wait_for("connected as node", ROUND_SECONDS)
 
     def _time(self, who: str, process: Process, up: str) -> None:
         """Note how long it takes from here, where ``process`` is up, to a round with all devices."""
@@ -121,18 +134,23 @@ class Trouble:
         start, done = time.monotonic(), self._done()
 
         def complete() -> bool:
-            return any(len(row["accepted"]) == DEVICES for row in rows(self._lab.output)[done + 1 :])
+            self._lab.hold_at(self._done() + 2)
+            found = rows(self._lab.output)[done:]
+            return any(len(row["accepted"]) == DEVICES for row in found) or not self._lab.server.running()
 
         wait_until(complete, ROUND_SECONDS, f"a complete round\n{self._lab.server.said()[-3000:]}")
         self._tally.back[who].append(time.monotonic() - start)
+        self._lab.hold_at(self._done())
 
     def _last(self, fault: Fault) -> None:
         """Return after the rounds of a fault, or after some seconds: a round may wait for it to end."""
-        target, deadline = self._done() + fault.rounds, time.monotonic() + FAULT_SECONDS
+        target, deadline = max(fault.after, self._done()) + fault.rounds, time.monotonic() + FAULT_SECONDS
+        self._lab.hold_at(target)
         while self._done() < target and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def _wait_for_round(self, number: int) -> None:
+    def _run_to(self, number: int) -> None:
+        self._lab.hold_at(number)
         wait_until(lambda: self._done() >= number or not self._lab.server.running(), ROUND_SECONDS,
                    f"round {number}\n{self._lab.server.said()[-3000:]}")  # fmt: skip
         assert self._lab.server.running(), self._lab.server.said()[-3000:]
@@ -151,6 +169,7 @@ def endure(folder: Path, *, seed: int, rounds: int, faults: int, number: int = 3
         trouble = Trouble(lab, tally)
         for fault in plan(seed, faults, tally.rounds):
             trouble.strike(fault)
+        trouble.finish()
         assert lab.server.wait(ROUND_SECONDS) == 0, lab.server.said()[-3000:]
         tally.difference = check(lab.output, lab.data, tally.rounds)
         assert "connected as node" not in lab.stranger.said(), "a key that is not registered was let in"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     # Before anything else has taken hold of it.
@@ -67,11 +69,26 @@ def send_more(*, again: bool) -> None:
     FleetConnection.push = pushed  # type: ignore[method-assign]
 
 
+def hold_rounds(limit: Path) -> None:
+    """Let no round be over that is beyond the number in the file ``limit``: faults come by rounds, not by seconds."""
+    from perennial.server.run.progress import TerminalProgress
+
+    shown = TerminalProgress.round_done
+
+    def round_done(self: TerminalProgress, record: Any, *more: Any) -> None:
+        shown(self, record, *more)
+        while record.slot.server_round >= int(limit.read_text()):
+            time.sleep(0.02)
+
+    TerminalProgress.round_done = round_done  # type: ignore[method-assign]
+
+
 def main() -> int:
     behaviour = sys.argv[1]
     if behaviour == "server":
         from perennial.server import cli as server
 
+        hold_rounds(Path(sys.argv[sys.argv.index("--state-dir") + 1]).with_name("limit"))
         return server.main(sys.argv[3:])
     from perennial.client import cli as client
 
