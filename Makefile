@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
 	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
 
-.PHONY: help demo test lint docs test-install test-deploy canary fuzz paper real paper-quick bench clean
+.PHONY: help demo test lint docs test-install test-deploy test-cluster canary fuzz paper real paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -91,6 +91,8 @@ test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), wit
 canary: $(VENV)/dev ## the library and the quick runtime with flwr 1.42, then with the newest flwr that can be had
 	$(BIN)/python -m tests.canary '1.42.*'
 	$(BIN)/python -m tests.canary
+test-cluster: $(VENV)/dev ## a Ray cluster of two raylets, one of which dies in mid-run, and a third one that joins
+	$(BIN)/pytest -q -m "slow or not slow" tests/simulation/test_machines.py
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

@@ -125,7 +125,10 @@ class Asking(asyncio.Protocol):
 
 async def load(port: int, body: bytes, connections: int, seconds: float) -> list[float]:
     """Return the seconds of each request."""
-    head = f"POST /v2/models/cnn/infer HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /v2/models/cnn/infer HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
     latencies: list[float] = []
     until = time.perf_counter() + seconds
     made = [

@@ -109,6 +109,9 @@ class RunConfig(KeyedConfig):
     nodes: int = whole(
         0, "SuperNodes to simulate, or to wait for when deployed; auto: one a CPU, or one", least=1, auto=True
     )
+    gpus_per_worker: float = real(
+        0.0, "GPUs of a simulation's worker, of which there is one for each CPU; 0.5: two share one", least=0, most=64
+    )
     engine: str = word(AUTO, "training engine; auto: the fastest that takes the model", ENGINES)
     seed: int = whole(0, "everything random derives from it", least=0)
     eval_every: int = whole(0, "rounds between evaluations; auto: about four a block", least=1, auto=True)
