@@ -125,10 +125,8 @@ class Asking(asyncio.Protocol):
 
 async def load(port: int, body: bytes, connections: int, seconds: float) -> list[float]:
     """Return the seconds of each request."""
-    head = (
-        "POST /v2/models/cnn/infer HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
-    )
+    head = "POST /v2/models/cnn/infer HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(body)}\r\n\r\n"
     latencies: list[float] = []
     until = time.perf_counter() + seconds
     made = [
@@ -213,8 +211,8 @@ def compare(all_sides: list[Side], connections: int, count: int, body: bytes, ar
         ratios = [a.a_second / b.a_second for a, b in zip(ours, theirs, strict=True)]
         shown = "" if theirs is ours else f"{min(ratios):.1f} to {max(ratios):.1f}"
         middle = [statistics.median(getattr(turn, what) for turn in theirs) for what in ("a_second", "p99", "cpu")]
-        print(f"| {connections} | {count} | {name} | {middle[0]:,.0f} | {middle[1] * 1e3:.1f} | {middle[2] * 1e3:.2f} | {shown} |",
-              flush=True)  # fmt: skip
+        columns = f"{middle[0]:,.0f} | {middle[1] * 1e3:.1f} | {middle[2] * 1e3:.2f} | {shown}"
+        print(f"| {connections} | {count} | {name} | {columns} |", flush=True)
 
 
 if __name__ == "__main__":

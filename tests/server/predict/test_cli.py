@@ -136,7 +136,7 @@ def csv_of(text: str) -> Callable[[], Any]:
         (csv_of("1,2,3\n1,x,3\n"), "run runs/demo --input bad.csv --block day", "line 2: 'x' is no number"),
         (csv_of("1,2,nan\n"), "run runs/demo --input bad.csv --block day", "values that are not finite"),
         (csv_of(""), "run runs/demo --input bad.csv --block day", "bad.csv has no examples"),
-        (lambda: Path("bad.csv").write_bytes(b"\xff\xfe"), "run runs/demo --input bad.csv --block day", "cannot be read"),
+        (lambda: Path("bad.csv").write_bytes(b"\xff"), "run runs/demo --input bad.csv --block day", "cannot be read"),
         (lambda: np.savez("bad.npz", x=X.astype(float)), "run runs/demo --input bad.npz --block day",
          "x must be float32 of shape (n, 3), here with n = 2, got float64 (2, 3)"),
         (lambda: np.savez("bad.npz", z=X), "run runs/demo --input bad.npz --block day", "no array"),
