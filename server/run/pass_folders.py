@@ -249,5 +249,5 @@ class PassFolders:
             config=mapping,
             scores=tuple(scores[index]) if scores else (),
             score=self._pass.task.score.name,
-            model=ModelSpec(config.model, signature.x[0].shape, signature.classes),
+            model=ModelSpec.of(config.task, config.model, signature),
         )
