@@ -91,8 +91,8 @@ class CohortAveraging(Strategy):
         updates, config, layout = self.dispatch.updates, self.dispatch.config, self.dispatch.layout
         models = [update.models[self.chain] for update in updates]
         if config.aggregation == "mean":
-            # Flower's FedAvg sums in float32: over 100 clients of the paper's CNN its mean is off by up to 5e-8, 15 times
-            # as much as the cast of a sum in float64; and its sum depends on the order of arrival.
+            # Flower's FedAvg sums in float32: over 100 clients of the paper's CNN its mean is off by up to 5e-8, 15
+            # times as much as the cast of a sum in float64; and its sum depends on the order of arrival.
             return mean(models, weights_of([update.losses for update in updates], config.weighting))
         rule = RULES[config.aggregation](config, len(replies))
         # Copies: some rules take the arrays out of the replies.
