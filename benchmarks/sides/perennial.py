@@ -39,7 +39,7 @@ class Stamps:
         self.seconds: list[float] = []
         self._last: float | None = None
 
-    def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: RoundRecord, scores: list[str | None], schedule: Schedule) -> None:
         now = time.perf_counter()
         if self._last is not None and record.slot.server_round > _WARM_UP:
             self.seconds.append(now - self._last)

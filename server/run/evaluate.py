@@ -20,7 +20,7 @@ from perennial.common.command.errors import RunError
 from perennial.common.data.datasets import Shard, Shards
 from perennial.common.data.examples import Inputs, Targets
 from perennial.common.data.partition import Rows
-from perennial.common.task.learning_task import Task
+from perennial.common.task.learning_task import ACCURACY, Score, Task
 from perennial.common.task.ready import classification
 from perennial.common.wire.chains import Vector
 from perennial.common.wire.layout import Layout
@@ -33,6 +33,14 @@ LOG = logging.getLogger("perennial")
 # Tells for each of ``rows`` of x and y what the score makes of the model's answer: for accuracy, whether it is right.
 # Called from several threads.
 Right = Callable[[Vector, Inputs, Targets, Rows], NDArray[np.bool_] | NDArray[np.float64]]
+
+
+def measured(score: Score, values: Sequence[float]) -> dict[str, Any]:
+    """Return what a round's line says of the predictors of all blocks: accuracies, or the scores with their name."""
+    mean = sum(values) / len(values)
+    if score.name == ACCURACY:
+        return {"accuracy": list(values), "mean-accuracy": mean}
+    return {"score": score.name, "better": score.better, "scores": list(values), "mean-score": mean}
 
 
 class TorchRight:

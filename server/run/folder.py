@@ -82,9 +82,10 @@ class RunFolder:
         schedule: Schedule,
         layout: Layout,
         predictors: Predictors,
-        accuracy: list[float] | None,
+        scores: list[float] | None,
+        score: str = "accuracy",
     ) -> None:
-        """Write one file a block, then the manifest with their checksums."""
+        """Write one file a block, then the manifest with their checksums. scores: of each block, by ``score``."""
         folder = self.manifest.parent
         folder.mkdir(exist_ok=True)
         digests = {}
@@ -98,7 +99,7 @@ class RunFolder:
             "strategy": config.strategy,
             "blocks": list(schedule.names),
             "folded": list(predictors.folded),
-            "accuracy": accuracy,
+            **({"accuracy": scores} if score == "accuracy" else {"score": score, "scores": scores}),
             "model": config.model,
             "schedule": {"blocks": config.blocks, **{key: config.to_mapping()[key] for key in kept}},
             "sha256": digests,

@@ -16,12 +16,13 @@ from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.clock import ClockSchedule
 from perennial.common.cycle.schedule import Schedule
 from perennial.common.task import models
+from perennial.common.task.learning_task import Score
 from perennial.common.wire.chains import SEPARATE, Vector
 from perennial.common.wire.layout import Layout
 from perennial.server.cohort.roster import Roster
 from perennial.server.psgd import Chains, Predictors
 from perennial.server.run.checkpoint import Checkpoint, check_same_config, load_latest, save_checkpoint
-from perennial.server.run.evaluate import Evaluator, Right, TorchRight
+from perennial.server.run.evaluate import Evaluator, Right, TorchRight, measured
 from perennial.server.run.folder import Metrics
 from perennial.server.run.prepare import Pass, Run
 from perennial.server.run.readers import reader_of
@@ -37,8 +38,8 @@ _ENDLESS = 2**31
 class Progress(Protocol):
     """Shows a run as it goes."""
 
-    def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
-        """Called once a round; accuracies: the mean block accuracy of each run, None where not evaluated."""
+    def round_done(self, record: RoundRecord, scores: list[str | None], schedule: Schedule) -> None:
+        """Called once a round; scores: the mean over blocks of each run's, in words, None where not evaluated."""
 
 
 def train(
@@ -81,8 +82,9 @@ def train(
         schedule = schedule_of(config, started=saved.started, done=state.slot.server_round)
     roster.gather(grid, nodes)
     _say_what_is_averaged(config, roster)
-    evaluator = Evaluator(right or TorchRight(prepared.network, layout), shards)
-    keeper = _Keeper(runs, schedule, evaluator, roster, saved.positions if saved else (0,) * len(runs), eager, progress)
+    evaluator = Evaluator(right or TorchRight(prepared.network, layout, prepared.task), shards)
+    positions = saved.positions if saved else (0,) * len(runs)
+    keeper = _Keeper(runs, schedule, evaluator, prepared.task.score, roster, positions, eager, progress)
     strategy = strategy_class(config, schedule, layout, readers, state, roster, keeper)
     done = state.slot.server_round if state.slot else 0
     remaining = _ENDLESS if schedule.total_rounds is None else schedule.total_rounds - done
@@ -95,7 +97,7 @@ def train(
     accuracies = evaluator.accuracies(strategy.state.predictors)
     for index, (run, predictors) in enumerate(zip(runs, strategy.state.predictors, strict=True)):
         accuracy = accuracies[index] if accuracies else None
-        run.folder.write_predictors(run.config, schedule, layout, predictors, accuracy)
+        run.folder.write_predictors(run.config, schedule, layout, predictors, accuracy, prepared.task.score.name)
 
 
 def _saved(runs: Sequence[Run], initial: Vector) -> Checkpoint | None:
@@ -133,12 +135,14 @@ class _Keeper:
         runs: Sequence[Run],
         schedule: Schedule,
         evaluator: Evaluator,
+        score: Score,
         roster: Roster,
         positions: Sequence[int],
         eager: bool,
         progress: Progress | None,
     ) -> None:
         self._runs, self._schedule, self._evaluator, self._roster = runs, schedule, evaluator, roster
+        self._score = score
         self._readers = [reader_of(run.config) for run in runs]
         self._metrics = [Metrics(run.folder.metrics, place) for run, place in zip(runs, positions, strict=True)]
         self._progress, self._eager = progress, eager
@@ -149,12 +153,12 @@ class _Keeper:
         done = record.slot.server_round
         due = done % self._runs[0].config.evaluate_every() == 0 or done == self._schedule.total_rounds
         accuracies = self._evaluator.accuracies(state.predictors) if due else None
-        means: list[float | None] = []
+        means: list[str | None] = []
         for index, (reader, metrics) in enumerate(zip(self._readers, self._metrics, strict=True)):
             row: dict[str, Any] = record.row(reader.chains)
             if accuracies:
-                row |= {"accuracy": accuracies[index], "mean-accuracy": sum(accuracies[index]) / len(accuracies[index])}
-            means.append(row.get("mean-accuracy"))
+                row |= measured(self._score, accuracies[index])
+            means.append(self._score.shown(sum(accuracies[index]) / len(accuracies[index])) if accuracies else None)
             metrics.append(row)
         if self._progress:
             self._progress.round_done(record, means, self._schedule)
