@@ -25,6 +25,8 @@ from perennial.common.wire.seeding import draw_rows
 from perennial.common.wire.updates import Losses, Update, write_losses, write_update
 
 app = ClientApp()
+# So many seeds there are for what a network draws by itself.
+_SEEDS = 2**53
 
 
 @app.query()
@@ -89,12 +91,13 @@ def _work(order: Order, node: Hosted, config: RunConfig, *, judged: bool) -> tup
     steps = draw_rows(config.seed, "batches", order.server_round, clients, sizes, drawn)
     sampled = config.selection_examples if judged else 0
     picks = draw_rows(config.seed, "judged", order.server_round, clients, sizes, sampled)
+    seeds = draw_rows(config.seed, "network", order.server_round, clients, [_SEEDS] * len(clients), 1)
     work = []
-    for (client, shard), step, pick in zip(shards.items(), steps, picks, strict=True):
+    for (client, shard), step, pick, seed in zip(shards.items(), steps, picks, seeds, strict=True):
         whole = np.broadcast_to(shard.rows, (config.local_iterations, len(shard.rows)))
         batches = shard.rows[step].reshape(config.local_iterations, -1) if config.batch_size else whole
         rows = shard.rows[pick] if 0 < sampled < len(shard.rows) else shard.rows if judged else shard.rows[:0]
-        work.append(Work(client, shard.x, shard.y, batches, rows))
+        work.append(Work(client, shard.x, shard.y, batches, rows, int(seed[0])))
     return work, sum(sizes)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
-from typing import cast
+from typing import Any, cast
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from perennial.common.command.errors import InputError
 from perennial.common.command.naming import imported, is_name
+from perennial.common.wire.layout import FLOAT, MOST_WHOLE, WHOLE
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
@@ -104,15 +104,20 @@ def seeded(make: Callable[[], nn.Module], what: str, seed: int) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise InputError(f"{what} must return a torch nn.Module, got {type(network).__name__}")
     for key, value in network.state_dict().items():
-        if value.dtype != torch.float32:
-            raise InputError(
-                f"{what}: {key} is {value.dtype}, and only float32 can be averaged over clients "
-                "(BatchNorm counts batches in int64: use GroupNorm)"
-            )
+        _check_kind(value, f"{what}: {key}")
     return network
 
 
-def arrays_of(network: nn.Module) -> dict[str, NDArray[np.float32]]:
+def _check_kind(value: torch.Tensor, what: str) -> None:
+    """Refuse what cannot be averaged over clients, or not be kept as it is in a model's float32 vector."""
+    kind = str(value.dtype).removeprefix("torch.")
+    if kind not in (FLOAT, *WHOLE):
+        raise InputError(f"{what} is {kind}; parameters and buffers must be {FLOAT}, whole numbers or flags")
+    if kind != FLOAT and value.numel() and int(value.abs().max() if kind != "bool" else 0) > MOST_WHOLE:
+        raise InputError(f"{what} has whole numbers above {MOST_WHOLE}, the largest that every engine keeps exactly")
+
+
+def arrays_of(network: nn.Module) -> dict[str, NDArray[Any]]:
     """Return the module's state as NumPy arrays that share its memory."""
     return {key: value.detach().numpy() for key, value in network.state_dict().items()}
 
