@@ -58,6 +58,10 @@ def train(
     right: tells which guesses of a model are right; None: by torch.
     """
     runs, shards, config = prepared.runs, prepared.shards, prepared.config
+    if config.fine_tune_steps and right is None:
+        raise InputError(
+            "fine-tune-steps is for flower-simulation: a server has no data of the clients to fine-tune on"
+        )
     arrays = models.arrays_of(prepared.network)
     layout = Layout.of(arrays)
     initial = layout.flatten(arrays)

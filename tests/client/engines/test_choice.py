@@ -56,7 +56,7 @@ TWICE = nn.Linear(4, 4)
         ("native", nn.Sequential(nn.Linear(4, 4), nn.Tanh()), r"layer 1 \(Tanh\)"),
         ("native", Branching(), "Branching"),
         ("stacked", nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "running_mean"),
-        ("fast", nn.Linear(4, 4), "auto, native, stacked, loop"),
+        ("fast", nn.Linear(4, 4), "auto, native, compiled, stacked, loop"),
     ],
 )
 def test_an_engine_that_does_not_take_the_model_is_an_error(name: str, module: nn.Module, message: str) -> None:
