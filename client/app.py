@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 
 from perennial.client import engines
 from perennial.client.engines.engine import Engine, Received, Work
+from perennial.client.engines.trial import load_of
 from perennial.client.hosting import Hosted, hosted
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.typed_keys import key_of
-from perennial.common.data.examples import Signature
 from perennial.common.task.models import arrays_of
 from perennial.common.task.ready import build, open_task
 from perennial.common.wire.chains import MIXED, SEPARATE
@@ -40,8 +40,8 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the ordered clients on both chains from the models received, and judge those where asked."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, config.task, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
+    engine, layout = _engine(config, node, order)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=order.report_loss)
     rates = {MIXED: config.lr_mixed, SEPARATE: config.lr_separate}
@@ -61,8 +61,8 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the received models on the ordered clients' shards."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, config.task, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
+    engine, layout = _engine(config, node, order)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=True)
     judged = engine.judge(list(received.values()), work)
@@ -127,8 +127,20 @@ def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
     return RunConfig.from_mapping({key: value for key, value in items if key in known})
 
 
-@lru_cache(maxsize=4)
-def _engine(name: str, task: str, model: str, signature: Signature, threads: int) -> tuple[Engine, Layout]:
-    opened = open_task(task)
-    network = build(opened, signature, model)
-    return engines.choose(name, network, signature, threads, opened), Layout.of(arrays_of(network))
+# A process serves one run at a time, which has one engine.
+_made: dict[tuple[object, ...], tuple[Engine, Layout]] = {}
+
+
+def _engine(config: RunConfig, node: Hosted, order: Order) -> tuple[Engine, Layout]:
+    """Return the engine, made at the first order: what that asks for is what `auto` tries engines on."""
+    signature = node.shards.signature
+    key = (config.engine, config.task, node.model, signature, node.threads)
+    if key not in _made:
+        task = open_task(config.task)
+        network = build(task, signature, node.model)
+        hosted = set(node.clients)
+        load = load_of(node.shards, [client for client in order.clients if client in hosted], config)
+        engine = engines.choose(config.engine, network, signature, node.threads, task, load)
+        _made.clear()
+        _made[key] = engine, Layout.of(arrays_of(network))
+    return _made[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from torch import nn
@@ -28,7 +28,7 @@ from perennial.common.task.ready import classification, cross_entropy
 from perennial.common.task.told_network import Told
 
 LOG = logging.getLogger("perennial")
-# Compiling takes up to a minute, in each worker a few seconds more: a run that would take this long stacked is worth it.
+# Compiling takes up to a minute, and a few seconds in each worker: it pays if the run would take this long stacked.
 _LONG = 600.0
 
 
@@ -48,6 +48,8 @@ def choose(
     if any(parameter._backward_hooks for parameter in module.parameters()):
         raise InputError("the model has hooks on its parameters, which no copy of it keeps; put them on its modules")
     work = load.work if load else trial.zeros(signature)
+    if load:
+        trial.check_step(module, task, work)
     makers = _makers(module, signature, threads, task, work)
     if name == AUTO:
         return _fastest(makers, module, signature, threads, task, load)
@@ -95,31 +97,29 @@ def _fastest(
     load: Load | None,
 ) -> Engine:
     if load is None:
-        return _right(makers)[0]
+        return next(_right(makers))
     place = kept_choice.place_of(module, signature, threads, task, load.work, load.steps > 0)
     if kept := kept_choice.read(place):
         try:
             return makers[kept]()
         except (KeyError, Unsupported, NoCompiler):
             kept_choice.forget(place)
-    engine, seconds = trial.fastest(_right(makers), module, load.work)
+    engine, seconds = trial.fastest(list(_right(makers)), module, load.work)
     if type(engine) is StackedEngine and load.steps * seconds > _LONG:
         LOG.info("the run is long: the step is compiled once, for up to a minute (torch.compile)")
         engine, _ = trial.fastest([engine, CompiledEngine(module, task)], module, load.work, whole=True)
     return makers[kept_choice.keep(place, engine.name)]()
 
 
-def _right(makers: dict[str, Callable[[], Engine]]) -> list[Engine]:
-    """Return the engines that train the model as the loop does and cost nothing to try, the loop last."""
-    found = []
-    for name in ("native", "stacked"):
+def _right(makers: dict[str, Callable[[], Engine]]) -> Iterator[Engine]:
+    """Yield the engines that train the model as the loop does and cost little to try, the loop last."""
+    for name in ("native", "stacked", "loop"):
         try:
-            found.append(makers[name]())
+            yield makers[name]()
         except NoCompiler as error:
             _warn_once(f"native engine not available ({error}); using a slower one")
         except Unsupported as error:
             LOG.debug("engine %s does not take this model: %s", name, error)
-    return [*found, makers["loop"]()]
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -54,7 +55,5 @@ def keep(place: Path, name: str) -> str:
 
 def forget(place: Path) -> None:
     """Drop a name that stands for an engine which does not take the network any more."""
-    try:
+    with suppress(OSError):
         place.unlink(missing_ok=True)
-    except OSError:
-        pass

@@ -15,10 +15,14 @@ from torch import nn
 from perennial.client.engines.engine import Engine, Received, Work
 from perennial.client.engines.loop import LoopEngine
 from perennial.client.engines.network import Unsupported
+from perennial.common.command.config import RunConfig
+from perennial.common.command.errors import InputError
+from perennial.common.data.datasets import Shards
 from perennial.common.data.examples import Signature
 from perennial.common.task.learning_task import Task
 from perennial.common.task.models import arrays_of
 from perennial.common.wire.layout import Layout
+from perennial.common.wire.seeding import generator
 
 LOG = logging.getLogger("perennial")
 # The trial takes at most so many clients and steps of each, and as many turns as fit into the seconds.
@@ -56,6 +60,38 @@ def zeros(signature: Signature) -> list[Work]:
 
 def shortened(work: Sequence[Work], clients: int, steps: int) -> list[Work]:
     return [replace(one, steps=one.steps[:steps], judged=one.judged[:0]) for one in work[:clients]]
+
+
+def check_step(module: nn.Module, task: Task, work: Sequence[Work]) -> None:
+    """Raise InputError unless one client can take one step by engine loop, which takes all that torch can train."""
+    try:
+        LoopEngine(module, task).train([start(module)], shortened(work, 1, 1))
+    except InputError:
+        raise
+    except Exception as error:  # someone else's code: whatever it raises says that it cannot be trained
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"the network of task {task.name} cannot be trained on batches of {work[0].steps.shape[1]}: {reason}"
+        ) from error
+
+
+def load_of(shards: Shards, clients: Sequence[int], config: RunConfig) -> Load | None:
+    """Return what these clients of a node will have to do in a round; None if none of them has data."""
+    rng = generator(config.seed, "trial")
+    for block in range(shards.blocks):
+        found = [(client, shard) for client in clients if len((shard := shards.shard(client, block)).rows)]
+        if found:
+            break
+    else:
+        return None
+    work = []
+    for client, shard in found:
+        size = (config.local_iterations, config.batch_size)
+        steps = rng.choice(shard.rows, size) if config.batch_size else np.tile(shard.rows, (size[0], 1))
+        work.append(Work(client, shard.x, shard.y, steps, shard.rows[:0], client))
+    rounds = 0 if config.clock else config.cycles * config.blocks * config.rounds_per_block
+    chains = 2 if config.strategy == "mc-psgd" else 1
+    return Load(tuple(work), rounds * chains * len(work) * config.local_iterations)
 
 
 def check_right(engine: Engine, module: nn.Module, task: Task, work: Sequence[Work]) -> None:

@@ -16,6 +16,8 @@ from torch import nn
 from perennial.client.app import app
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, RunError
+from perennial.server.report.quantities import best
+from perennial.server.report.reading import read_all
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Pass, Run, prepare
 from perennial.server.run.training import train
