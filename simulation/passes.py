@@ -38,7 +38,7 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
     for one in passes:
         if one.config.nodes > one.config.clients:
             raise InputError(f"nodes must be at most the {one.config.clients} clients, got {one.config.nodes}")
-    passes = [_with_engine(one, anew=overwrite) for one in passes]
+    passes = [with_engine(one, anew=overwrite) for one in passes]
     waiting = [left for one in passes if (left := _unfinished(one) if resume else one).runs]
     if not overwrite:
         for one in waiting:
@@ -66,7 +66,7 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
             train(one, grid, nodes=nodes, resume=resume, eager=False, progress=progress, right=right)
 
 
-def _with_engine(one: Pass, *, anew: bool) -> Pass:
+def with_engine(one: Pass, *, anew: bool) -> Pass:
     """Return the pass with the engine of all its workers, which is kept with the runs: each worker might choose other.
 
     A run that is there keeps its engine, unless it begins ``anew``: timing must not change a bit of it.

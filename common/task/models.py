@@ -79,14 +79,15 @@ def factory(name: str) -> Factory:
     return cast(Factory, imported("model", name))
 
 
-def build(name: str, shape: Shape, outputs: int, seed: int = 0) -> nn.Module:
+def build(name: str, shape: Shape, outputs: int, seed: int = 0, *, examples: torch.Tensor | None = None) -> nn.Module:
     """Return the network with the initial weights that ``seed`` gives, checked to fit the data.
 
     A factory is called as factory(shape, outputs) and must return a module that maps (n, *shape) to (n, outputs).
+    examples: two of them, if they are not floats.
     """
     make = factory(name)
     network = seeded(lambda: make(shape, outputs), f"model {name!r}", seed)
-    _check_output(network, name, shape, outputs)
+    _check_output(network, name, torch.zeros(2, *shape) if examples is None else examples, outputs)
     return network
 
 
@@ -122,14 +123,14 @@ def arrays_of(network: nn.Module) -> dict[str, NDArray[Any]]:
     return {key: value.detach().numpy() for key, value in network.state_dict().items()}
 
 
-def _check_output(network: nn.Module, name: str, shape: Shape, outputs: int) -> None:
+def _check_output(network: nn.Module, name: str, examples: torch.Tensor, outputs: int) -> None:
     was_training = network.training
     network.eval()
     try:
         with torch.no_grad():
-            output = network(torch.zeros(2, *shape))
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise InputError(f"model {name!r} does not take data of shape {shape}: {error}") from error
+            output = network(examples)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(f"model {name!r} does not take data of shape {tuple(examples.shape[1:])}: {error}") from error
     finally:
         network.train(was_training)
     if not isinstance(output, torch.Tensor) or output.shape != (2, outputs):
