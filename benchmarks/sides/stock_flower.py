@@ -1,4 +1,4 @@
-"""Flower as its quickstart does it: FedAvg, one client on each SuperNode, torch eager. Prints seconds of rounds as JSON.
+"""Flower as its quickstart does it: FedAvg, one client on each SuperNode, torch eager. Prints seconds as JSON.
 
     python -m benchmarks.sides.stock_flower ROUNDS [NETWORK]
 
