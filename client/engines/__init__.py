@@ -98,7 +98,7 @@ def _fastest(
 ) -> Engine:
     if load is None:
         return next(_right(makers))
-    place = kept_choice.place_of(module, signature, threads, task, load.work, load.steps > 0)
+    place = kept_choice.place_of(module, signature, threads, task, load)
     if kept := kept_choice.read(place):
         try:
             return makers[kept]()

@@ -60,7 +60,11 @@ def _at_once(task: Task, work: Sequence[Work]) -> Batch:
     y = None if work[0].y is None else _rows([client.y for client in work], steps)
     inputs, target = task.collate(x, y)
     split = steps.shape
-    return tuple(one.unflatten(0, split) for one in inputs), None if target is None else target.unflatten(0, split)
+    return tuple(_split(one, split) for one in inputs), None if target is None else _split(target, split)
+
+
+def _split(array: Tensor, split: tuple[int, ...]) -> Tensor:
+    return array.reshape(*split, *array.shape[1:])
 
 
 def _rows(arrays: Sequence[NDArray[Any] | None], steps: NDArray[np.int64]) -> NDArray[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,20 +11,28 @@ import torch
 from torch import nn
 
 from perennial.client.engines.compiler import cache_directory, processor
-from perennial.client.engines.engine import Work
+from perennial.client.engines.trial import Load
 from perennial.common.data.examples import Signature
 from perennial.common.task.learning_task import Task
 
 
-def place_of(
-    module: nn.Module, signature: Signature, threads: int, task: Task, work: Sequence[Work], long: bool
-) -> Path:
+def place_of(module: nn.Module, signature: Signature, threads: int, task: Task, load: Load) -> Path:
     """Return the file for such a choice: what is trained, how much of it at a time, and on what machine."""
-    # So many clients, by powers of four: a cohort differs from round to round.
-    many = len(work).bit_length() // 2
+    # Clients and steps in powers of four and eight: a cohort differs from round to round, and long runs may compile.
+    many, long = len(load.work).bit_length() // 2, load.steps.bit_length() // 3
     shapes = [(name, tuple(value.shape)) for name, value in module.state_dict().items()]
     optimiser = repr(task.optimiser).partition(" at 0x")[0]
-    parts = (repr(module), shapes, str(signature), task.name, optimiser, threads, work[0].steps.shape[1], many, long)
+    parts = (
+        repr(module),
+        shapes,
+        str(signature),
+        task.name,
+        optimiser,
+        threads,
+        load.work[0].steps.shape[1],
+        many,
+        long,
+    )
     text = repr((*parts, torch.__version__, processor()))
     return cache_directory() / f"engine-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 

@@ -64,9 +64,8 @@ def test_each_kind_of_layer_trains(tmp_path: Path, kind: str) -> None:
     models = read_predictors(tmp_path / "run")
     assert all(np.isfinite(array).all() for model in models for array in model.values())
     if kind == "batch_norm":
-        # Each block's newest model has counted the steps of the rounds that were trained before it, in its own chain.
-        assert {int(model["1.num_batches_tracked"]) for model in models} <= {8, 16}
-        assert models[0]["1.num_batches_tracked"].dtype == np.int64
+        counts = [model["1.num_batches_tracked"] for model in models]
+        assert all(count.dtype == np.int64 and 4 <= count <= 16 for count in counts)
 
 
 @pytest.mark.parametrize(("task", "data", "lr"), [("rides", "Rides", 0.05), ("melodies", "Melodies", 1.0)])
