@@ -92,8 +92,8 @@ def load_of(shards: Shards, clients: Sequence[int], config: RunConfig) -> Load |
         steps = rng.choice(shard.rows, size) if config.batch_size else np.tile(shard.rows, (size[0], 1))
         work.append(Work(client, shard.x, shard.y, steps, shard.rows[:0], client))
     rounds = 0 if config.clock else config.cycles * config.blocks * config.rounds_per_block
-    chains = 2 if config.strategy == "mc-psgd" else 1
-    return Load(tuple(work), rounds * chains * len(clients) * config.local_iterations)
+    # Of one chain, whatever the strategy: those that train the same chain must train it by the same engine.
+    return Load(tuple(work), rounds * len(clients) * config.local_iterations)
 
 
 def check_right(engine: Engine, module: nn.Module, task: Task, work: Sequence[Work]) -> None:
