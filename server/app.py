@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from perennial.common.command.config import RunConfig
 from perennial.server.link.eager_grid import EagerGrid
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.pass_folders import held
 from perennial.server.run.prepare import Run, prepare
 from perennial.server.run.progress import TerminalProgress
 from perennial.server.run.training import train
@@ -24,4 +25,5 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(config.output or f"runs/flower-{context.run_id}").absolute())
     folder.refuse_to_lose("keep it by another `output`, or remove it")
     prepared = prepare([Run(config, folder)])
-    train(prepared, EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))
+    with held(prepared.runs):
+        train(prepared, EagerGrid(grid), nodes=config.nodes or 1, progress=TerminalProgress([config.strategy]))

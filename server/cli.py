@@ -72,6 +72,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
     from perennial.server.link.listener import Listener
+    from perennial.server.run.pass_folders import held
     from perennial.server.run.prepare import Run, prepare
     from perennial.server.run.progress import TerminalProgress
     from perennial.server.run.training import train
@@ -98,7 +99,8 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     completed = False
     try:
         progress = TerminalProgress([run.config.strategy])
-        train(run, fleet.grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
+        with held(run.runs):
+            train(run, fleet.grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
         completed = True
     except Stopped:
         say(f"stopped; `flower-server --resume` with the same settings goes on from {run.folder.checkpoints}")

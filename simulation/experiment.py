@@ -16,8 +16,9 @@ from typing import Any
 import yaml
 
 from perennial.common.command import unique_yaml
-from perennial.common.command.config import NEIGHBOURS, STRATEGIES, RunConfig
+from perennial.common.command.config import STRATEGIES, RunConfig
 from perennial.common.command.errors import InputError, shown
+from perennial.server.strategies.own.ways import trains
 
 # Runs that differ in these alone train the same chains, and are trained together; neighbours train on their own.
 _READ_ONLY_KEYS = ("strategy", "averaging", "decay")
@@ -135,8 +136,9 @@ def _passes(runs: Sequence[NamedRun]) -> tuple[tuple[NamedRun, ...], ...]:
 
     def training(run: NamedRun) -> str:
         mapping = run.config.to_mapping()
-        own = run.config.strategy if run.config.strategy in NEIGHBOURS else ""
-        return str((own, {key: value for key, value in mapping.items() if key not in _READ_ONLY_KEYS}))
+        return str(
+            (trains(run.config.strategy), {key: value for key, value in mapping.items() if key not in _READ_ONLY_KEYS})
+        )
 
     order: list[str] = []
     for run in runs:

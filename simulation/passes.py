@@ -19,9 +19,10 @@ from perennial.common.command.typed_keys import AUTO
 from perennial.common.task import ready
 from perennial.common.task.models import arrays_of
 from perennial.common.wire.layout import Layout
-from perennial.server.run.checkpoint import check_same_config, load_latest
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint
 from perennial.server.run.evaluate import Right, TorchRight
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.pass_folders import check_same_config, held
 from perennial.server.run.prepare import Pass, Run, prepare
 from perennial.server.run.progress import TerminalProgress
 from perennial.server.run.training import train
@@ -45,7 +46,8 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
             _refuse_to_lose(one.runs, resume=resume)
     if waiting:
         places.folder(experiment.output)
-        _run_passes(waiting, resume=resume, verbose=verbose)
+        with held([run for one in waiting for run in one.runs]):
+            _run_passes(waiting, resume=resume, verbose=verbose)
     return [run.folder.path for one in passes for run in one.runs]
 
 
@@ -87,7 +89,7 @@ def with_engine(one: Pass, *, anew: bool) -> Pass:
 
 def _right(one: Pass) -> Right:
     """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
-    task = ready.open_task(one.config.task)
+    task = one.task
     engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
     right: Right = TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
     if isinstance(engine, NativeEngine | ToldNativeEngine) and task.score.each is ready.right:
@@ -98,13 +100,17 @@ def _right(one: Pass) -> Right:
 def _unfinished(one: Pass) -> Pass:
     """Return what is left of a pass; where runs were added to one that is done, those alone."""
     left = tuple(run for run in one.runs if not _is_done(run))
-    saved = load_latest(one.folder.checkpoints)
+    saved = _latest(one.folder) if left else None
     # A pass that was broken off while it wrote its results goes on as a whole.
-    return one if left and saved and len(saved.positions) == len(one.runs) else replace(one, runs=left)
+    return one if saved and len(saved.metrics) == len(one.runs) else replace(one, runs=left)
 
 
 def _is_done(run: Run) -> bool:
-    return run.folder.is_complete() and run.folder.config() == run.config.to_mapping()
+    return run.folder.config() == run.config.to_mapping() and run.folder.is_whole()
+
+
+def _latest(folder: RunFolder) -> RunCheckpoint | None:
+    return Checkpoints(folder.checkpoints).latest()
 
 
 def _refuse_to_lose(runs: Sequence[Run], *, resume: bool) -> None:
@@ -124,8 +130,8 @@ def _refuse_to_lose(runs: Sequence[Run], *, resume: bool) -> None:
                 )
         elif found != run.config.to_mapping():
             raise InputError(f"{path} holds a run of another configuration; choose another output, or add --overwrite")
-        elif not run.folder.is_complete() and (saved := load_latest(run.folder.checkpoints)) and saved.state.slot:
+        elif not run.folder.is_complete() and (saved := _latest(run.folder)) and saved.server_round:
             raise InputError(
-                f"{path} holds an unfinished run, at round {saved.state.slot.server_round}; "
+                f"{path} holds an unfinished run, at round {saved.server_round}; "
                 "--resume goes on with it, --overwrite starts anew"
             )

@@ -15,9 +15,9 @@ from perennial.common.command.typed_keys import AUTO, check_range, key_of, neare
 from perennial.common.cycle.clock import ClockSchedule, ClockSpec, FakeClock
 from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
-# Other answers to the same problem, each with a training of its own; the first four all read the same chains.
-NEIGHBOURS = ("fedavgm", "fedadam", "fedrep", "ifca")
-STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
+# The first five read the same chains, each more of them than the one before; the others are neighbours, which train
+# for themselves. How each is trained and read is in server/strategies/own/ways.py, which must have them all.
+STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", "fedavgm", "fedadam", "fedrep", "ifca")
 ENGINES = (AUTO, "native", "compiled", "stacked", "loop")
 
 
@@ -77,8 +77,13 @@ class RunConfig:
     weighting: str = word(
         "clients", "what an update counts by: each client alike, or its examples", ("clients", "examples")
     )
-    aggregation: str = word("mean", "how updates become one model", ("mean", "median", "trimmed-mean"))
-    trim: float = real(0.25, "fraction of the replies that trimmed-mean drops at each end", least=0, most=0.49)
+    aggregation: str = word("mean", "how updates become one model", ("mean", "median", "trimmed-mean", "krum"))
+    trim: float = real(
+        0.25,
+        "fraction of the replies that trimmed-mean drops at each end, and that krum takes to be wrong",
+        least=0,
+        most=0.49,
+    )
     max_update_norm: float = real(
         0.0, "reject updates that move the model further than this (l2); 0: no bound", least=0
     )

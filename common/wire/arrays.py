@@ -22,7 +22,10 @@ def encode(vector: Vector, layout: Layout) -> ArrayRecord:
     return ArrayRecord(
         {
             name: Array(
-                array.dtype.name, array.shape, "numpy.ndarray", _npy_header(array.shape, array.dtype) + array.tobytes()
+                array.dtype.name,
+                array.shape,
+                "numpy.ndarray",
+                _npy_header(array.dtype.str, array.shape) + array.tobytes(),
             )
             for name, array in arrays.items()
         },
@@ -60,7 +63,7 @@ def _decode_array(array: Array, shape: tuple[int, ...], kind: str, where: str) -
         got = f"{array.stype} {array.dtype} {tuple(array.shape)}"[:120]
         raise ProtocolError(f"{where} must be numpy {kind} {shape}, got {got}")
     expected = np.dtype(kind).newbyteorder("<")
-    header = _npy_header(shape, expected)
+    header = _npy_header(expected.str, shape)
     if len(array.data) == len(header) + expected.itemsize * math.prod(shape) and array.data.startswith(header):
         return np.frombuffer(array.data, expected, offset=len(header)).reshape(shape)
     try:
@@ -75,9 +78,31 @@ def _decode_array(array: Array, shape: tuple[int, ...], kind: str, where: str) -
         raise ProtocolError(f"{where} cannot be read: {str(error)[:120]}") from error
 
 
+def as_numpy(array: Array) -> NDArray[Any]:
+    """Return what ``array.numpy()`` does, read-only: NumPy itself spends most of the time in parsing the header."""
+    if array.stype == "numpy.ndarray" and array.dtype in _PLAIN:
+        dtype = np.dtype(array.dtype)
+        header = _npy_header(dtype.str, tuple(array.shape))
+        if array.data.startswith(header) and len(array.data) == len(header) + dtype.itemsize * math.prod(array.shape):
+            return np.frombuffer(array.data, dtype, offset=len(header)).reshape(array.shape)
+    return array.numpy()
+
+
+def as_array(array: NDArray[Any]) -> Array:
+    """Return what ``Array(array)`` does."""
+    if array.dtype.name not in _PLAIN or not array.flags.c_contiguous or not array.dtype.isnative:
+        return Array(array)
+    data = _npy_header(array.dtype.str, array.shape) + array.tobytes()
+    return Array(array.dtype.name, array.shape, "numpy.ndarray", data)
+
+
+# What the header that NumPy writes is known of.
+_PLAIN = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8", "bool"})
+
+
 @lru_cache(maxsize=1024)
-def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Return what NumPy writes before the data of a little-endian array of this shape."""
+def _npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    """Return what NumPy writes before the data of an array in C order."""
     stream = BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
     return stream.getvalue()

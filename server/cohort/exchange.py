@@ -40,9 +40,13 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Answered(Generic[Answer]):
-    """What an exchange brought. replies: by node, sorted by client, because float sums depend on order."""
+    """What an exchange brought. replies: by node, sorted by client, because float sums depend on order.
+
+    messages: those that the replies were in, alike.
+    """
 
     replies: Mapping[int, Answer]
+    messages: Mapping[int, Message]
     rejections: tuple[Rejection, ...]
 
 
@@ -71,6 +75,7 @@ class Exchange(Generic[Answer]):
         # Error replies of a dead node come from the SuperLink's own id: only the message id tells whose they are.
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
         accepted: dict[int, Answer] = {}
+        kept: dict[int, Message] = {}
         rejected: dict[int, Rejection] = {}
         for message in replies:
             node = waiting.get(message.metadata.reply_to_message_id)
@@ -81,12 +86,15 @@ class Exchange(Generic[Answer]):
                 continue
             try:
                 accepted[node] = self.read(message.content, self.orders[node])
+                kept[node] = message
             except ProtocolError as error:
                 rejected[node] = self._rejection(node, str(error), bad=True)
         for node in self.orders.keys() - accepted.keys() - rejected.keys():
             rejected[node] = self._rejection(node, "no reply in time")
+        order = sorted(accepted, key=self._first_client)
         return Answered(
-            {node: accepted[node] for node in sorted(accepted, key=self._first_client)},
+            {node: accepted[node] for node in order},
+            {node: kept[node] for node in order},
             tuple(rejected[node] for node in sorted(rejected, key=self._first_client)),
         )
 

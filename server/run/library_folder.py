@@ -3,12 +3,14 @@
 RUN/config.yaml, initial.safetensors         what the run is, and the model that it began from
 RUN/metrics.jsonl                            one line for each round
 RUN/checkpoint/                              the whole state after the last two rounds; 0: before the first
-RUN/versions/N/, predictors/                 the predictors, when the run has ended
+RUN/versions/N/                              the predictors of evaluated rounds, or of every few minutes; the last few
+RUN/predictors/                              the newest ones when the run has ended
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +20,17 @@ import yaml
 from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError, shown
-from perennial.server.predict.publishing import Publication, model_bytes, publish, settle
+from perennial.common.cycle.schedule import Slot
+from perennial.server.predict.publishing import (
+    SECONDS_BETWEEN_VERSIONS,
+    Publication,
+    model_bytes,
+    publish,
+    settle,
+)
 from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
 from perennial.server.run import generators
-from perennial.server.run.checkpoint2 import Checkpoints, RunCheckpoint, new_identity
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity
 from perennial.server.run.files import replace_file
 from perennial.server.run.library_rows import accuracy_of, config_of, identity_of, row_of, schedule_of_run
 from perennial.server.run.lock import hold
@@ -57,6 +66,8 @@ class LibraryFolder:
         self._strategy: BlockStrategy
         self._metrics: MetricsFile | None = None
         self._run = ""
+        # The round whose predictors were published last, by this process.
+        self._published, self._published_at = 0, time.monotonic()
         self._identity: Tree = {}
         self._config: dict[str, Any] = {}
         # Of each block's predictor, which changes in the block's own rounds alone.
@@ -90,13 +101,17 @@ class LibraryFolder:
             self._accuracy[record.slot.block] = accuracy_of(record)
             self._metrics.append(row_of(record, self._accuracy))
         self._save(state)
+        if rounds:
+            self._publish_if_due(rounds[-1])
 
     def end(self) -> None:
         """Publish the predictors; nothing if the newest ones are published already."""
         trained = self._strategy.trained
-        if trained is not None and not self._is_published(trained.server_round):
-            publish(self._path, self._publication())
-            settle(self._path)
+        if trained is None or self._is_published(trained.server_round):
+            return
+        if self._published != trained.server_round:
+            publish(self._path, self._publication(trained))
+        settle(self._path)
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -143,6 +158,13 @@ class LibraryFolder:
         server_round = trained.server_round if trained else 0
         self._checkpoints.save(RunCheckpoint(self._run, server_round, tree, (self._metrics.mark(),)))
 
+    def _publish_if_due(self, record: FoldedRound) -> None:
+        evaluated = record.evaluate_metrics is not None or record.server_metrics is not None
+        if evaluated or time.monotonic() - self._published_at > SECONDS_BETWEEN_VERSIONS:
+            # The checkpoint is on disk: what a power cut damages here is published again.
+            publish(self._path, self._publication(record.slot), durable=False)
+            self._published, self._published_at = record.slot.server_round, time.monotonic()
+
     def _is_published(self, server_round: int) -> bool:
         try:
             manifest = read_manifest(self._path / FINAL)
@@ -150,13 +172,12 @@ class LibraryFolder:
             return False
         return bool(manifest["run"] == self._run and manifest["slot"]["server-round"] == server_round)
 
-    def _publication(self) -> Publication:
+    def _publication(self, slot: Slot) -> Publication:
         strategy = self._strategy
-        assert strategy.trained is not None, "nothing is trained"
         blocks, models = strategy.schedule.names, strategy.predictors.models
         return Publication(
             run=self._run,
-            slot=strategy.trained,
+            slot=slot,
             strategy=self._config["strategy"],
             blocks=blocks,
             predictors=tuple(

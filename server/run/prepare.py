@@ -26,12 +26,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Pass:
-    """Runs that share their training, and what it needs: the task, the open data, and the network as it starts."""
+    """Runs that share their training, and what it needs: the open data, the task, the network with initial weights."""
 
     runs: tuple[Run, ...]
-    task: Task
     shards: Shards
     network: nn.Module
+    task: Task
 
     @property
     def config(self) -> RunConfig:
@@ -60,4 +60,4 @@ def prepare(runs: Sequence[Run]) -> Pass:
             f"the clock names {len(names)} blocks ({', '.join(names)}), the data has {shards.blocks}; set blocks to "
             f"{len(names)}, or cut the data so"
         )
-    return Pass(runs, task, shards, network)
+    return Pass(runs, shards, network, task)

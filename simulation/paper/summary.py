@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perennial.common.command.config import NEIGHBOURS
 from perennial.server.report.columns import Evaluated, FloatArray, IntArray
+from perennial.server.strategies.own.ways import trains
 from perennial.simulation.paper.claims import ABLATIONS
 from perennial.simulation.paper.plan import PARTS
 from perennial.simulation.paper.series import Series
@@ -100,7 +100,7 @@ def training_seconds(series: Iterable[Series]) -> float:
     """Return the seconds of training: runs that were read from one pass count once."""
     passes: dict[tuple[int, str, int, bool, str], float] = {}
     for one in series:
-        own = one.run if one.strategy in NEIGHBOURS else ""
+        own = one.run if trains(one.strategy) else ""
         key = (one.seed, one.setting, one.blocks, one.shuffled, own)
         passes[key] = max(passes.get(key, 0.0), float(one.evaluated.seconds[-1]))
     return sum(passes.values())

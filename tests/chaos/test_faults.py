@@ -16,8 +16,8 @@ from perennial.common.command.config import RunConfig
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Run, prepare
-from perennial.server.run.state import RoundRecord
 from perennial.server.run.training import train
+from perennial.server.strategies.record import FoldedRound
 from perennial.simulation.ray_grid import RayGrid
 from tests.chaos.faulty_grid import CORRUPTIONS, ChaosGrid
 from tests.chaos.replay import Replay, Rules
@@ -112,7 +112,7 @@ class Strike:
     def __init__(self, rounds: set[int], act: Callable[[int], None]) -> None:
         self.rounds, self.act, self.struck = rounds, act, 0
 
-    def round_done(self, record: RoundRecord, scores: list[str | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         if record.slot.server_round in self.rounds and (found := worker_pids()):
             self.struck += 1
             self.act(found[self.struck % len(found)])
@@ -133,8 +133,8 @@ class StandStill(Strike):
         os.kill(pid, signal.SIGSTOP)
         self._stopped = pid
 
-    def round_done(self, record: RoundRecord, scores: list[str | None], schedule: Schedule) -> None:
-        if self._stopped and record.rejections:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
+        if self._stopped and record.account.rejections:
             os.kill(self._stopped, signal.SIGCONT)
             self._stopped = 0
         super().round_done(record, scores, schedule)

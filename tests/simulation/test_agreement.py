@@ -16,11 +16,11 @@ from flwr.app import Message
 
 from perennial.common.command.config import RunConfig
 from perennial.common.cycle.schedule import Schedule
-from perennial.server.run.checkpoint import load_latest
+from perennial.server.run.checkpoint import Checkpoints
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Run, prepare
-from perennial.server.run.state import RoundRecord
 from perennial.server.run.training import train
+from perennial.server.strategies.record import FoldedRound
 from perennial.simulation.ray_grid import RayGrid
 from tests.conftest import Simulate, make_data, read_metrics, read_predictors, write_folder
 from tests.processes import command_line, descendants, run_command, wait_until, worker_pids
@@ -117,7 +117,7 @@ def test_predictors_are_described_by_the_manifest(every_run: Path) -> None:
     manifest = json.loads((run_of(every_run, "mc-psgd", 3, 4, 5, "mean") / "predictors" / "manifest.json").read_text())
     assert manifest["strategy"] == "mc-psgd"
     assert manifest["folded"] == [9, 9, 9]
-    assert len(manifest["accuracy"]) == len(manifest["blocks"]) == len(manifest["sha256"]) == 3
+    assert len(manifest["scores"]) == len(manifest["blocks"]) == len(manifest["sha256"]) == 3
 
 
 # --- Runs that must be equal to the last bit --------------------------------------------------------------------------
@@ -143,9 +143,10 @@ def test_the_three_strategies_share_the_mixed_chain_and_one_pass_equals_three_to
     alone = {name: simulate(f"alone-{name}", data=folder, strategy=name, **RANDOM)[""] for name in STRATEGIES}
     chains = {}
     for name, run in alone.items():
-        saved = load_latest(run / "checkpoint")
+        saved = Checkpoints(run / "checkpoint").latest()
         assert saved is not None
-        chains[name] = saved.state.chains.mixed.tobytes()
+        arrays = saved.tree["strategy"]["mixed"]["arrays"]["arrays"]
+        chains[name] = b"".join(arrays[key].tobytes() for key in sorted(arrays))
     assert len(set(chains.values())) == 1
     # A round's train loss depends on every bit of the chain that it started from.
     losses = [[row["train-loss-mixed"] for row in read_metrics(run)] for run in alone.values()]
@@ -195,7 +196,7 @@ class Killer:
     def __init__(self, grid: RayGrid, after: int, *, within_round: bool) -> None:
         self.grid, self.after, self.within_round, self.killed = grid, after, within_round, 0
 
-    def round_done(self, record: RoundRecord, scores: list[str | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         if record.slot.server_round != self.after:
             return
         workers = worker_pids()
