@@ -134,13 +134,14 @@ _made: dict[tuple[object, ...], tuple[Engine, Layout]] = {}
 def _engine(config: RunConfig, node: Hosted, order: Order) -> tuple[Engine, Layout]:
     """Return the engine, made at the first order: what that asks for is what `auto` tries engines on."""
     signature = node.shards.signature
-    key = (config.engine, config.task, node.model, signature, node.threads)
+    key = (config.engine, config.task, node.model, signature, node.threads, config.gpus_per_worker)
     if key not in _made:
         task = open_task(config.task)
         network = build(task, signature, node.model)
         hosted = set(node.clients)
         load = load_of(node.shards, [client for client in order.clients if client in hosted], config)
-        engine = engines.choose(config.engine, network, signature, node.threads, task, load)
+        gpu = config.gpus_per_worker > 0
+        engine = engines.choose(config.engine, network, signature, node.threads, task, load, gpu=gpu)
         _made.clear()
         _made[key] = engine, Layout.of(arrays_of(network))
     return _made[key]

@@ -16,6 +16,7 @@ from perennial.common.command import places
 from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import AUTO
+from perennial.common.data.checking import check_data
 from perennial.common.task import ready
 from perennial.common.task.models import arrays_of
 from perennial.common.wire.layout import Layout
@@ -45,6 +46,7 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
         for one in waiting:
             _refuse_to_lose(one.runs, resume=resume)
     if waiting:
+        check_data(one.shards for one in waiting)
         places.folder(experiment.output)
         with held([run for one in waiting for run in one.runs]):
             _run_passes(waiting, resume=resume, verbose=verbose)
@@ -55,7 +57,7 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
     from perennial.simulation.cluster import connected
     from perennial.simulation.ray_grid import RayGrid
 
-    with connected(verbose=verbose) as cpus, closing(RayGrid(cpus)) as grid:
+    with connected(verbose=verbose) as cpus, closing(RayGrid()) as grid:
         for number, one in enumerate(passes, 1):
             runs, config = one.runs, one.config
             nodes = config.nodes or min(cpus, config.clients)
@@ -82,15 +84,18 @@ def with_engine(one: Pass, *, anew: bool) -> Pass:
     else:
         nodes = config.nodes or min(os.cpu_count() or 1, config.clients)
         hosted = one.shards.clients[::nodes]
-        load = load_of(one.shards, hosted[: max(1, round(config.participation * len(hosted)))], config)
-        name = choose(AUTO, one.network, one.shards.signature, task=one.task, load=load).name
+        # What is quick on a worker's GPU, this process without one cannot try.
+        gpu = config.gpus_per_worker > 0
+        some = hosted[: max(1, round(config.participation * len(hosted)))]
+        load = None if gpu else load_of(one.shards, some, config)
+        name = choose(AUTO, one.network, one.shards.signature, task=one.task, load=load, gpu=gpu).name
     return replace(one, runs=tuple(replace(run, config=replace(run.config, engine=name)) for run in one.runs))
 
 
 def _right(one: Pass) -> Right:
     """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
-    task = one.task
-    engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
+    task, gpu = one.task, one.config.gpus_per_worker > 0
+    engine = choose(one.config.engine, one.network, one.shards.signature, task=task, gpu=gpu)
     right: Right = TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
     if isinstance(engine, NativeEngine | ToldNativeEngine) and task.score.each is ready.right:
         right = engine.right

@@ -25,7 +25,7 @@ from perennial.common.data.examples import Signature
 from perennial.common.task.learning_task import Task, collate
 from perennial.common.task.local_optimisers import PLAIN
 from perennial.common.task.ready import classification, cross_entropy
-from perennial.common.task.told_network import Told
+from perennial.common.task.told_network import ToldNetwork
 
 LOG = logging.getLogger("perennial")
 # Compiling takes up to a minute, and a few seconds in each worker: it pays if the run would take this long stacked.
@@ -39,11 +39,13 @@ def choose(
     threads: int = 1,
     task: Task = classification,
     load: Load | None = None,
+    *,
+    gpu: bool = False,
 ) -> Engine:
     """Return the engine called ``name``; ``auto`` is the fastest that trains ``module`` on such examples for ``task``.
 
     threads: over which the native engine spreads its clients. load: what to try engines on; without it ``auto`` is the
-    first in the order of this module that is right.
+    first in the order of this module that is right. gpu: this process was given a GPU to use.
     """
     if any(parameter._backward_hooks for parameter in module.parameters()):
         raise InputError("the model has hooks on its parameters, which no copy of it keeps; put them on its modules")
@@ -52,6 +54,9 @@ def choose(
         trial.check_step(module, task, work)
     makers = _makers(module, signature, threads, task, work)
     if name == AUTO:
+        if gpu:
+            # It computes on CPUs alone.
+            del makers["native"]
         return _fastest(makers, module, signature, threads, task, load)
     if name not in makers:
         raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
@@ -113,7 +118,7 @@ def _fastest(
 
 def _right(makers: dict[str, Callable[[], Engine]]) -> Iterator[Engine]:
     """Yield the engines that train the model as the loop does and cost little to try, the loop last."""
-    for name in ("native", "stacked", "loop"):
+    for name in (one for one in ("native", "stacked", "loop") if one in makers):
         try:
             yield makers[name]()
         except NoCompiler as error:
@@ -131,9 +136,9 @@ def _native(module: nn.Module, signature: Signature, threads: int, task: Task) -
     """Return the engine if the task is what its kernels compute."""
     if task.loss is not cross_entropy or task.optimiser != PLAIN or task.collate is not collate:
         raise Unsupported(f"task {task.name} is not plain SGD on cross-entropy")
-    examples = signature.x[:1] if isinstance(module, Told) else signature.x
+    examples = signature.x[:1] if isinstance(module, ToldNetwork) else signature.x
     if len(examples) != 1 or not set(examples[0].dtypes) <= {"uint8", "float32"}:
         raise Unsupported("examples must be one array of uint8 or float32")
-    if isinstance(module, Told):
+    if isinstance(module, ToldNetwork):
         return ToldNativeEngine(module, examples[0].shape, threads)
     return NativeEngine(module, examples[0].shape, threads)

@@ -30,7 +30,7 @@ class LoopEngine(TorchEngine):
 
     def __init__(self, module: nn.Module, task: Task = classification) -> None:
         super().__init__(module, task)
-        self._module = copy.deepcopy(module)
+        self._module = copy.deepcopy(module).to(self._device)
         self._state = list(self._module.state_dict(keep_vars=True).values())
         self._trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
 
@@ -40,8 +40,11 @@ class LoopEngine(TorchEngine):
         train_losses = np.empty(len(work))
         for k, client in enumerate(work):
             self._load(chain.params)
-            with torch.random.fork_rng(devices=[]):
+            on_gpu = self._device.type == "cuda"
+            with torch.random.fork_rng(devices=[self._device] if on_gpu else []):
                 torch.default_generator.manual_seed(client.seed)
+                if on_gpu:
+                    torch.cuda.manual_seed(client.seed)
                 train_losses[k] = self._steps(client, chain.lr)
             trained = self._flat()
             total += trained
@@ -77,7 +80,8 @@ class LoopEngine(TorchEngine):
 
     def _loss(self, client: Work, rows: Rows, reduction: Literal["mean", "sum"]) -> Tensor:
         inputs, target = self._task.batch(client.x, client.y, rows)
-        outputs = self._module(*inputs)
+        target = None if target is None else target.to(self._device)
+        outputs = self._module(*(part.to(self._device) for part in inputs))
         if self._task.loss is cross_entropy and target is not None:
             # Torch's own sum is one kernel with it, and differs in the last bit from a sum of its losses.
             return functional.cross_entropy(outputs, target, reduction=reduction)
@@ -92,5 +96,6 @@ class LoopEngine(TorchEngine):
                 at += value.numel()
 
     def _flat(self) -> NDArray[np.float32]:
-        flat: NDArray[np.float32] = torch.cat([value.detach().reshape(-1).float() for value in self._state]).numpy()
+        pieces = [value.detach().reshape(-1).float() for value in self._state]
+        flat: NDArray[np.float32] = torch.cat(pieces).cpu().numpy()
         return flat

@@ -52,7 +52,6 @@ class StackedEngine(TorchEngine):
         super().__init__(module, task)
         if not isinstance(task.optimiser, NUMBER_BY_NUMBER):
             raise Unsupported("its task has an optimiser of its own, which may mix the clients' numbers")
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._module = copy.deepcopy(module).to(self._device)
         renewed = out_of_place(self._module)
         state = self._module.state_dict(keep_vars=True)

@@ -12,7 +12,7 @@ import yaml
 
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
-from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check_final
 from perennial.server.run.files import replace_file
 from perennial.server.run.tree import DamagedError
 
@@ -46,7 +46,7 @@ class RunFolder:
         if not self.is_complete():
             return False
         try:
-            check(self.path / FINAL)
+            check_final(self.path)
         except (DamagedError, InputError) as error:
             LOG.warning("%s; the predictors are written again from the checkpoint", error)
             return False
@@ -60,8 +60,11 @@ class RunFolder:
         path = self.path / "config.yaml"
         try:
             return {**RunConfig().to_mapping(), **yaml.safe_load(path.read_text())} if path.exists() else {}
-        except (yaml.YAMLError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+        except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"{path} cannot be read: {reason}; put it back, or start anew in another folder"
+            ) from error
 
     def refuse_to_lose(self, remedy: str) -> None:
         """Raise where rounds are there that a start would wipe: a deployed run cannot be had again."""

@@ -10,8 +10,9 @@ RUN/predictors/                              the newest ones when the run has en
 from __future__ import annotations
 
 import logging
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.schedule import Slot
+from perennial.common.task.divergence import LossWatch
+from perennial.common.wire.chains import CHAINS
 from perennial.server.predict.publishing import (
     SECONDS_BETWEEN_VERSIONS,
     Publication,
@@ -28,7 +31,7 @@ from perennial.server.predict.publishing import (
     publish,
     settle,
 )
-from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check_final
 from perennial.server.run import generators
 from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity
 from perennial.server.run.files import replace_file
@@ -45,12 +48,15 @@ LOG = logging.getLogger("flwr")
 
 
 @contextmanager
-def kept_in(run_dir: str | Path) -> Iterator[LibraryFolder]:
-    """Hold the folder ``run_dir``, which is made if it is missing, for one call of ``start``."""
+def kept_in(run_dir: str | Path, about: Mapping[str, Any] | None = None) -> Iterator[LibraryFolder]:
+    """Hold the folder ``run_dir``, which is made if it is missing, for one call of ``start``.
+
+    about: what else a run that goes on must share with its first part, by keys that config.yaml then has.
+    """
     path = _absolute(run_dir)
     LOG.info("Run folder: %s", path)
     with hold(path):
-        folder = LibraryFolder(path)
+        folder = LibraryFolder(path, about or {})
         try:
             yield folder
         finally:
@@ -60,8 +66,8 @@ def kept_in(run_dir: str | Path) -> Iterator[LibraryFolder]:
 class LibraryFolder:
     """One run in a folder that this process holds."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path, self._about = path, dict(about)
         self._checkpoints = Checkpoints(path / "checkpoint")
         self._strategy: BlockStrategy
         self._metrics: MetricsFile | None = None
@@ -72,6 +78,7 @@ class LibraryFolder:
         self._config: dict[str, Any] = {}
         # Of each block's predictor, which changes in the block's own rounds alone.
         self._accuracy: list[float | None] = []
+        self._losses = LossWatch()
 
     def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Tree | None:
         """Return the state after the last round that is kept here; None: the folder is new.
@@ -80,8 +87,9 @@ class LibraryFolder:
         """
         self._strategy = strategy
         state = {"strategy": strategy.state_dict(), "generators": generators.save()}
-        self._identity = identity_of(state["strategy"], initial_arrays)
-        self._config = config_of(self._identity, strategy.schedule, strategy.mixed.config)
+        identity = identity_of(state["strategy"], initial_arrays)
+        self._config = {**config_of(identity, strategy.schedule, strategy.mixed.config), **self._about}
+        self._identity = {**identity, **self._about}
         saved = self._checkpoints.latest()
         if saved is None:
             self._begin_anew(state, initial_arrays)
@@ -98,8 +106,14 @@ class LibraryFolder:
         (self._path / FINAL / MANIFEST).unlink(missing_ok=True)
         assert self._metrics is not None, "begin comes first"
         for record in rounds:
+            if self._strategy.one_model:
+                # What was measured before was of another model.
+                self._accuracy = [None] * len(self._accuracy)
             self._accuracy[record.slot.block] = accuracy_of(record)
-            self._metrics.append(row_of(record, self._accuracy))
+            row = row_of(record, self._accuracy)
+            self._metrics.append(row)
+            for diverged in self._losses.see(row["server-round"], {one: row[f"train-loss-{one}"] for one in CHAINS}):
+                LOG.warning("%s; lower the learning rate of your clients", diverged.fact)
         self._save(state)
         if rounds:
             self._publish_if_due(rounds[-1])
@@ -166,9 +180,12 @@ class LibraryFolder:
             self._published, self._published_at = record.slot.server_round, time.monotonic()
 
     def _is_published(self, server_round: int) -> bool:
+        if not (self._path / FINAL / MANIFEST).exists():
+            return False
         try:
-            manifest = read_manifest(self._path / FINAL)
-        except DamagedError:
+            manifest = check_final(self._path)
+        except DamagedError as error:
+            LOG.warning("%s; the predictors are written again from the checkpoint", error)
             return False
         return bool(manifest["run"] == self._run and manifest["slot"]["server-round"] == server_round)
 
@@ -189,6 +206,14 @@ class LibraryFolder:
             config=self._config,
             scores=tuple(self._accuracy),
         )
+
+
+def discard_run(path: Path) -> None:
+    """Remove the run in a folder, so that another one can begin there; nothing else that lies there."""
+    for name in ("checkpoint", VERSIONS, FINAL):
+        shutil.rmtree(path / name, ignore_errors=True)
+    for name in ("metrics.jsonl", "config.yaml", "initial.safetensors"):
+        (path / name).unlink(missing_ok=True)
 
 
 def _absolute(run_dir: str | Path) -> Path:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flwr.app import ArrayRecord
 
 from perennial.common.command.config import RunConfig
-from perennial.common.command.errors import InputError
+from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.schedule import Schedule, Slot
+from perennial.common.task.divergence import LossWatch
 from perennial.server.cohort.roster import Roster
 from perennial.server.predict.publishing import (
     SECONDS_BETWEEN_VERSIONS,
@@ -31,7 +32,7 @@ from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_iden
 from perennial.server.run.evaluate import Evaluator
 from perennial.server.run.lock import hold
 from perennial.server.run.metrics import MetricsFile
-from perennial.server.run.pass_rows import row_of
+from perennial.server.run.pass_rows import row_of, train_losses
 from perennial.server.run.prepare import Pass, Run
 from perennial.server.run.tree import Tree
 from perennial.server.strategies.own.readers import Reader
@@ -46,7 +47,9 @@ LOG = logging.getLogger("perennial")
 _SECONDS_BETWEEN_CHECKPOINTS = 5.0
 # A resumed run may differ in these: they say how and where to run. Clients spread over another number of nodes are
 # averaged in another order, so `nodes` may change the last bits, and what a median over nodes is of.
-_MAY_DIFFER = {"output", "nodes", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every"}
+_MAY_DIFFER = {
+    "output", "nodes", "gpus-per-worker", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every",
+}  # fmt: skip
 
 
 class Progress(Protocol):
@@ -99,6 +102,7 @@ class PassFolders:
         self._readers: Sequence[Reader]
         self._strategy: BlockStrategy
         self._identity = ""
+        self._losses = LossWatch(self._config.task)
 
     # --- Before the first round ---------------------------------------------------------------------------------------
 
@@ -195,6 +199,10 @@ class PassFolders:
             means.append(score.shown(sum(found) / len(found)) if found else None)
         if self._progress:
             self._progress.round_done(record, means, self._schedule)
+        for diverged in self._losses.see(done, train_losses(record)):
+            if self._config.on_divergence == "stop":
+                raise RunError(f"{diverged}; the run is stopped, by on-divergence")
+            LOG.warning("%s; the run goes on, by on-divergence", diverged)
         late = time.monotonic() - self._published_at > SECONDS_BETWEEN_VERSIONS
         # The last round's are published when the run ends.
         if due and (late or not self._eager) and done != self._schedule.total_rounds:
@@ -212,7 +220,7 @@ class PassFolders:
             **state,
             "readers": [reader.state_dict() for reader in self._readers],
             "quarantine": {key: {str(client): count for client, count in quarantine[key].items()}
-                           for key in ("strikes", "until")},
+                           for key in ("strikes", "until", "times")},
         }  # fmt: skip
 
     def _save(self) -> None:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
@@ -16,13 +17,13 @@ from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import RunError
 from perennial.common.cycle.schedule import Slot
 from perennial.common.wire.arrays import decode, size_of
-from perennial.common.wire.chains import MIXED, SEPARATE, Vector
+from perennial.common.wire.chains import MIXED, SEPARATE
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import Order
-from perennial.common.wire.protocol import ProtocolError
 from perennial.common.wire.updates import Losses, Update, read_losses, read_update
 from perennial.server.cohort.account import VOTE, Account
-from perennial.server.cohort.exchange import Answer, Answered, Exchange, weights_of
+from perennial.server.cohort.exchange import Answer, Answered, Exchange, cannot_change, weights_of
+from perennial.server.cohort.moves import far_by
 from perennial.server.cohort.roster import Roster
 from perennial.server.strategies.carriers import Messages, Replies
 from perennial.server.strategies.voting import Poll, Verdict
@@ -48,6 +49,9 @@ class Dispatch:
         self._cohort: Mapping[int, tuple[int, ...]] = {}
         self._exchange: Exchange[Update]
         self._spent = Account()
+        self._goes_too_far = far_by(config)
+        # What the attempt before brought, at the round or the vote under way.
+        self._before: Answered[Any] | None = None
 
     @property
     def advice(self) -> str:
@@ -62,6 +66,7 @@ class Dispatch:
         if self.attempt:
             self.roster.gather(grid, 1)
         else:
+            self._before = None
             self.roster.refresh(grid)
             self._spent = self._spent.plus(Account(quarantined=self.roster.held(server_round)))
         self._cohort = self.roster.cohort(server_round, self.attempt)
@@ -81,6 +86,7 @@ class Dispatch:
             self._reader(models),
             MessageType.TRAIN,
             self.config.round_timeout,
+            self._far(models),
         )
         return self._exchange.send()
 
@@ -89,21 +95,21 @@ class Dispatch:
         answered = self._exchange.receive(replies)
         account, self._spent = self._spent.plus(self._accounted(self._exchange, answered)), Account()
         problem = self._problem(self._exchange, answered)
+        if problem:
+            self._give_up_if_hopeless(f"round {self._server_round}: {problem}", answered)
         self.updates = [] if problem else list(answered.replies.values())
         messages = [] if problem else list(answered.messages.values())
         return Replies(dict.fromkeys(self._exchange.models, messages), {}, problem, account)
 
     def _reader(self, models: Mapping[str, ArrayRecord]) -> Callable[[RecordDict, Order], Update]:
-        bound = self.config.max_update_norm
-        heads = {chain: decode(model, self.layout, chain) for chain, model in models.items()} if bound else {}
+        return lambda content, order: read_update(content, order, self.layout, list(models))
 
-        def read(content: RecordDict, order: Order) -> Update:
-            update = read_update(content, order, self.layout, list(models))
-            for chain, head in heads.items():
-                _check_norm(chain, update.models[chain], head, bound)
-            return update
-
-        return read
+    def _far(self, models: Mapping[str, ArrayRecord]) -> Callable[[Mapping[int, Update]], Mapping[int, str]]:
+        """Return what names the updates that go too far from the models that were sent."""
+        if self._goes_too_far is None:
+            return lambda updates: {}
+        heads, far = {chain: decode(one, self.layout, chain) for chain, one in models.items()}, self._goes_too_far
+        return lambda updates: far(updates, heads)
 
     # --- The vote: an electorate --------------------------------------------------------------------------------------
 
@@ -123,7 +129,7 @@ class Dispatch:
         return losses
 
     def _judged(self, slot: Slot, models: Mapping[str, ArrayRecord], grid: Grid) -> tuple[dict[str, float], Account]:
-        account = Account()
+        account, self._before = Account(), None
         # A node that has died since the round began would be waited for.
         self.roster.refresh(grid)
         for attempt in count(1):
@@ -136,6 +142,7 @@ class Dispatch:
             if not problem:
                 return self._average_losses(list(answered.replies.values())), account
             text = f"round {slot.server_round}, the vote: {problem}"
+            self._give_up_if_hopeless(text, answered)
             if attempt == self.config.round_attempts:
                 raise RunError(f"{text}, {attempt} times in a row; {self.advice}")
             LOG.warning("%s; the vote is repeated", text)
@@ -151,6 +158,12 @@ class Dispatch:
             for node, clients in cohort.items()
         }
 
+    def _give_up_if_hopeless(self, problem: str, answered: Answered[Any]) -> None:
+        """Repeat nothing that all nodes have failed in twice, by the same errors; a run without end waits on."""
+        if self.config.round_attempts and cannot_change(self._before, answered):
+            raise RunError(f"{problem}, and the same when it was repeated; mend the clients, then go on")
+        self._before = answered
+
     def _problem(self, exchange: Exchange[Answer], answered: Answered[Answer]) -> str:
         """Return why an exchange has no quorum; '' if it has one."""
         asked = sum(len(order.clients) for order in exchange.orders.values())
@@ -162,16 +175,9 @@ class Dispatch:
 
     def _accounted(self, exchange: Exchange[Answer], answered: Answered[Answer]) -> Account:
         """Return what an exchange cost and brought; strikes and doubts go to the roster."""
-        quarantine, is_train = self.roster.quarantine, exchange.message_type == MessageType.TRAIN
-        for rejection in answered.rejections:
-            if rejection.bad:
-                order = exchange.orders[rejection.node]
-                quarantine.reject(self.roster.first_client(rejection.node), order.server_round)
-            if rejection.failed:
-                self.roster.doubt(rejection.node)
-        # A sensible vote makes no wrong update good.
-        for node in answered.replies if is_train else ():
-            quarantine.accept(self.roster.first_client(node))
+        is_train = exchange.message_type == MessageType.TRAIN
+        server_round = next((order.server_round for order in exchange.orders.values()), 0)
+        self.roster.judge(answered, server_round, trained=is_train)
         sizes = {chain: size_of(model) for chain, model in exchange.models.items()}
         down = {chain: size * len(exchange.orders) for chain, size in sizes.items()}
         rejected = sum(len(one.clients) for one in answered.rejections)
@@ -179,8 +185,10 @@ class Dispatch:
             return Account(rejected=rejected, rejections=answered.rejections, bytes_down={VOTE: sum(down.values())})
         asked = sum(len(order.clients) for order in exchange.orders.values())
         up = {chain: size * len(answered.replies) for chain, size in sizes.items()}
-        heard = _clients(exchange, answered)
-        return Account(asked, heard, rejected, answered.rejections, bytes_down=down, bytes_up=up)
+        accepted = tuple(sorted(client for node in answered.replies for client in exchange.orders[node].clients))
+        return Account(
+            asked, len(accepted), rejected, answered.rejections, bytes_down=down, bytes_up=up, accepted=accepted
+        )
 
     def average(self, losses: Sequence[float], counts: Sequence[Losses]) -> float:
         """Return the average of one number of each node, by the rule by which models are averaged."""
@@ -206,9 +214,3 @@ def _models(messages: Sequence[Message]) -> dict[str, ArrayRecord]:
 
 def _clients(exchange: Exchange[Answer], answered: Answered[Answer]) -> int:
     return sum(len(exchange.orders[node].clients) for node in answered.replies)
-
-
-def _check_norm(chain: str, model: Vector, head: Vector, bound: float) -> None:
-    norm = float(np.linalg.norm(model.astype(np.float64) - head))
-    if norm > bound:
-        raise ProtocolError(f"{chain}: the update moves the model by {norm:.6g}, max-update-norm is {bound:g}")

@@ -270,3 +270,19 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run:
     with pytest.raises(InputError, match=r"2 blocks, the clock has 3 \(a, b, c\)"):
         make_run("run", clock="a: 00:00-08:00, b: 08:00-16:00, c: 16:00-00:00")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("reaction", ["warn", "stop"])
+def test_a_chain_that_diverges_is_said_when_it_happens(
+    make_run: Callable[..., Pass], warned: pytest.LogCaptureFixture, reaction: str
+) -> None:
+    run = make_run("run", strategy="mm-psgd", lr_mixed=1e6, on_divergence=reaction)
+    if reaction == "stop":
+        with pytest.raises(RunError, match=r"the mixed chain has diverged .* lower lr-mixed; the run is stopped"):
+            train(run, real_nodes(run), nodes=2)
+    else:
+        train(run, real_nodes(run), nodes=2)
+        (said,) = [message for message in warned.messages if "diverged" in message]
+        assert said.startswith("the mixed chain has diverged since round 1: its loss is ")
+        assert said.endswith("; lower lr-mixed; the run goes on, by on-divergence")
+    assert len(read_metrics(run.folder.path)) == (1 if reaction == "stop" else 8)
