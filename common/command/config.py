@@ -20,7 +20,7 @@ from perennial.common.cycle.schedule import RoundSchedule, Schedule
 STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", "fedavgm", "fedadam", "fedrep", "ifca")
 # What auto stands for in max-update-norm: no number that somebody may give, and 0 is no bound.
 AUTO_NORM = -math.inf
-ENGINES = (AUTO, "native", "stacked", "loop")
+ENGINES = (AUTO, "native", "compiled", "stacked", "loop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,9 @@ class RunConfig(KeyedConfig):
     gpus_per_worker: float = real(
         0.0, "GPUs of a simulation's worker, of which there is one for each CPU; 0.5: two share one", least=0, most=64
     )
-    engine: str = word(AUTO, "training engine; auto: the fastest that takes the model", ENGINES)
+    engine: str = word(
+        AUTO, "training engine; auto: the fastest that trains the model right, by a short trial", ENGINES
+    )
     seed: int = whole(0, "everything random derives from it", least=0)
     eval_every: int = whole(0, "rounds between evaluations; auto: about four a block", least=1, auto=True)
     checkpoint_every: int = whole(
