@@ -52,7 +52,7 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
     from perennial.simulation.cluster import connected
     from perennial.simulation.ray_grid import RayGrid
 
-    with connected(verbose=verbose) as cpus, closing(RayGrid(cpus)) as grid:
+    with connected(verbose=verbose) as cpus, closing(RayGrid()) as grid:
         for number, one in enumerate(passes, 1):
             runs, config = one.runs, one.config
             nodes = config.nodes or min(cpus, config.clients)
@@ -67,8 +67,8 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
 
 def _right(one: Pass) -> Right:
     """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
-    task = one.task
-    engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
+    task, gpu = one.task, one.config.gpus_per_worker > 0
+    engine = choose(one.config.engine, one.network, one.shards.signature, task=task, gpu=gpu)
     right: Right = TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
     if isinstance(engine, NativeEngine | ToldNativeEngine) and task.score.each is ready.right:
         right = engine.right

@@ -125,7 +125,7 @@ def simulate(shared_grid: RayGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     from perennial.simulation import ray_grid as grid
 
     monkeypatch.setattr(cluster, "connected", lambda *, verbose: nullcontext(2))
-    monkeypatch.setattr(grid, "RayGrid", lambda workers: shared_grid)
+    monkeypatch.setattr(grid, "RayGrid", lambda: shared_grid)
     monkeypatch.setattr(run, "closing", nullcontext)
 
     def simulated(output: str = "run", *, resume: bool = False, **keys: Any) -> dict[str, Path]:

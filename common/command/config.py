@@ -6,24 +6,12 @@ The same keys stand in an experiment file, in ``--set``, in Flower's run-config 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from perennial.common.command.errors import InputError, shown
-from perennial.common.command.typed_keys import (
-    AUTO,
-    check_range,
-    is_auto,
-    key_of,
-    nearest,
-    real,
-    typed,
-    whole,
-    word,
-    yes_or_no,
-)
+from perennial.common.command.typed_keys import AUTO, KeyedConfig, check_range, real, whole, word, yes_or_no
 from perennial.common.cycle.clock import ClockSchedule, ClockSpec, FakeClock
 from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
@@ -36,7 +24,7 @@ ENGINES = (AUTO, "native", "stacked", "loop")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(KeyedConfig):
     """Every setting of one run; the paper's symbol is named where there is one."""
 
     strategy: str = word("mc-psgd", "the algorithm", STRATEGIES)
@@ -121,6 +109,9 @@ class RunConfig:
     nodes: int = whole(
         0, "SuperNodes to simulate, or to wait for when deployed; auto: one a CPU, or one", least=1, auto=True
     )
+    gpus_per_worker: float = real(
+        0.0, "GPUs of a simulation's worker, of which there is one for each CPU; 0.5: two share one", least=0, most=64
+    )
     engine: str = word(AUTO, "training engine; auto: the fastest that takes the model", ENGINES)
     seed: int = whole(0, "everything random derives from it", least=0)
     eval_every: int = whole(0, "rounds between evaluations; auto: about four a block", least=1, auto=True)
@@ -136,25 +127,6 @@ class RunConfig:
             ClockSpec.parse(self.clock, self.timezone)
         if self.clock_start:
             _instant(self.clock_start)
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
-        """Return the configuration that a flat mapping of kebab-case keys stands for."""
-        known = {key_of(item): item for item in fields(cls)}
-        values = {}
-        for key, value in mapping.items():
-            if key not in known:
-                text = key[:80] if isinstance(key, str) else shown(key)
-                raise InputError(f"unknown key {text!r}{nearest(text, known)}")
-            values[known[key].name] = typed(known[key], value)
-        return cls(**values)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the flat mapping; auto values are written as the word."""
-        return {
-            key_of(item): AUTO if is_auto(item, getattr(self, item.name)) else getattr(self, item.name)
-            for item in fields(self)
-        }
 
     def with_data(self, blocks: int, clients: int, model: str) -> Self:
         """Return the configuration with what only the data knows."""

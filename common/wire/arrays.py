@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -19,13 +20,18 @@ from perennial.common.wire.protocol import ProtocolError
 def encode(vector: Vector, layout: Layout) -> ArrayRecord:
     """Return a model as the named arrays of its layout."""
     arrays = layout.unflatten(vector.astype("<f4", copy=False))
-    return ArrayRecord(
-        {
-            name: Array("float32", array.shape, "numpy.ndarray", _npy_header("<f4", array.shape) + array.tobytes())
-            for name, array in arrays.items()
-        },
-        keep_input=False,
+    return array_record(
+        (name, Array("float32", array.shape, "numpy.ndarray", _npy_header("<f4", array.shape) + array.tobytes()))
+        for name, array in arrays.items()
     )
+
+
+def array_record(arrays: Iterable[tuple[str, Array]]) -> ArrayRecord:
+    """Return a record of these very arrays; ``ArrayRecord(…)`` would make each of them anew, which takes longer."""
+    record = ArrayRecord()
+    for name, array in arrays:
+        record[name] = array
+    return record
 
 
 def size_of(record: ArrayRecord) -> int:

@@ -19,7 +19,7 @@ class Account:
 
     asked, answered: clients that were asked to train, and those that did. rejected: clients whose node did not answer
     as it should, in training or in a vote. rejections: the last of each node, since a round may be attempted for days.
-    quarantined: the nodes that sat out.
+    quarantined: the nodes that sat out. accepted: the clients whose models are in the chains, sorted.
     """
 
     asked: int = 0
@@ -29,6 +29,7 @@ class Account:
     quarantined: tuple[int, ...] = ()
     bytes_down: Mapping[str, int] = field(default_factory=dict)
     bytes_up: Mapping[str, int] = field(default_factory=dict)
+    accepted: tuple[int, ...] = ()
 
     def plus(self, other: Account) -> Account:
         """Return both together; ``other`` is the later one."""
@@ -40,6 +41,7 @@ class Account:
             tuple(dict.fromkeys(self.quarantined + other.quarantined)),
             dict(Counter(self.bytes_down) + Counter(other.bytes_down)),
             dict(Counter(self.bytes_up) + Counter(other.bytes_up)),
+            other.accepted or self.accepted,
         )
 
     def state(self) -> dict[str, Any]:
@@ -49,7 +51,8 @@ class Account:
     def of(cls, state: Mapping[str, Any]) -> Self:
         """Return what ``state`` gave, also after it was in a file."""
         rejections = tuple(Rejection(**{**one, "clients": tuple(one["clients"])}) for one in state["rejections"])
-        return cls(**{**state, "rejections": rejections, "quarantined": tuple(state["quarantined"])})
+        lists = {name: tuple(state[name]) for name in ("quarantined", "accepted")}
+        return cls(**{**state, "rejections": rejections, **lists})
 
 
 # Of a round, or an exchange, about which nobody counted anything.

@@ -35,17 +35,20 @@ def open_run(
     config: Mapping[str, str | int | float | bool],
     *,
     keyed: bool,
-    stock_nodes: bool,
+    bundle: bytes = b"",
     cert: Path | None,
     stop: threading.Event,
 ) -> FleetRun:
-    """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS."""
+    """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS.
+
+    bundle: of the app, for stock nodes; without one there are none.
+    """
     certificate = der(cert) if cert else b""
-    if stock_nodes:
+    if bundle:
         # Only then is anything loaded of Flower but its public names.
         from perennial.server.link.both import open_both
 
-        return open_both(config, keyed=keyed, certificate=certificate, stop=stop)
+        return open_both(config, bundle, keyed=keyed, certificate=certificate, stop=stop)
     fleet = Fleet(RunFacts(config), anybody=not keyed, certificate=certificate)
     take_identity(fleet.run.id)
     return FleetRun(fleet, FleetApp(fleet), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())

@@ -22,6 +22,8 @@ from safetensors.numpy import save
 
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.schedule import Slot
+from perennial.common.data.examples import Signature
+from perennial.common.data.manifest import written_signature
 from perennial.server.predict.versions import (
     FINAL,
     FORMAT,
@@ -39,16 +41,37 @@ from perennial.server.run.files import aside, listed, patiently, remove_partials
 from perennial.server.run.tree import DamagedError, keeps
 
 KEPT = 5
+# Of a run that may go on for ever, whose devices fetch what is published.
+SECONDS_BETWEEN_VERSIONS = 120.0
 _PACKAGES = {"perennial": "perennial-fl", "flwr": "flwr", "numpy": "numpy", "torch": "torch"}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How the network is built that the arrays belong to: ``cnn``, …, or package.module:factory."""
+    """How the network is built that the arrays belong to, and of what examples it takes.
+
+    name: ``cnn``, …, package.module:factory, or ``auto`` if the task brings its network. signature: None: examples have
+    one input of ``shape``, uint8 or float32, and a label in [0, classes).
+    """
 
     name: str
     shape: tuple[int, ...]
     classes: int
+    task: str = "classification"
+    signature: Signature | None = None
+
+    @classmethod
+    def of(cls, task: str, model: str, signature: Signature) -> ModelSpec:
+        """Return the model of a run whose data have ``signature``."""
+        return cls(model, signature.x[0].shape, signature.classes, task, signature)
+
+    def written(self) -> dict[str, Any]:
+        """Return what the manifest says of it."""
+        said = {"name": self.name, "shape": list(self.shape), "classes": self.classes}
+        if self.signature is None:
+            assert self.task == "classification", "another task needs a signature"
+            return said
+        return {**said, "task": self.task, **written_signature(self.signature)}
 
 
 @dataclass(frozen=True)
@@ -161,7 +184,7 @@ def _manifest(publication: Publication, number: int, before: Mapping[str, Any]) 
         "score": publication.score,
         "scores": measured or [None] * len(publication.blocks),
         "schedule": dict(publication.schedule),
-        "model": vars(publication.model) | {"shape": list(publication.model.shape)} if publication.model else None,
+        "model": publication.model.written() if publication.model else None,
         "data": publication.data,
         "config-sha256": hashlib.sha256(config).hexdigest(),
         "software": _software(),

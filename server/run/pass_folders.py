@@ -20,7 +20,14 @@ from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.common.task.divergence import LossWatch
 from perennial.server.cohort.roster import Roster
-from perennial.server.predict.publishing import ModelSpec, Publication, model_bytes, publish, settle
+from perennial.server.predict.publishing import (
+    SECONDS_BETWEEN_VERSIONS,
+    ModelSpec,
+    Publication,
+    model_bytes,
+    publish,
+    settle,
+)
 from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity, usable_state
 from perennial.server.run.evaluate import Evaluator
 from perennial.server.run.lock import hold
@@ -38,11 +45,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("perennial")
 # Simulated rounds may take milliseconds; a checkpoint a few times a minute loses little and costs nothing.
 _SECONDS_BETWEEN_CHECKPOINTS = 5.0
-# Devices fetch what is published.
-_SECONDS_BETWEEN_VERSIONS = 120.0
 # A resumed run may differ in these: they say how and where to run. Clients spread over another number of nodes are
 # averaged in another order, so `nodes` may change the last bits, and what a median over nodes is of.
-_MAY_DIFFER = {"output", "nodes", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every"}
+_MAY_DIFFER = {
+    "output", "nodes", "gpus-per-worker", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every",
+}  # fmt: skip
 
 
 class Progress(Protocol):
@@ -195,7 +202,7 @@ class PassFolders:
             if self._config.on_divergence == "stop":
                 raise RunError(f"{diverged}; the run is stopped, by on-divergence")
             LOG.warning("%s; the run goes on, by on-divergence", diverged)
-        late = time.monotonic() - self._published_at > _SECONDS_BETWEEN_VERSIONS
+        late = time.monotonic() - self._published_at > SECONDS_BETWEEN_VERSIONS
         # The last round's are published when the run ends.
         if due and (late or not self._eager) and done != self._schedule.total_rounds:
             for index, run in enumerate(self._runs):

@@ -39,6 +39,7 @@ def row_of(record: FoldedRound, way: Way, scores: Sequence[float] | None) -> dic
         "clients-asked": account.asked,
         "clients-answered": account.answered,
         "clients-rejected": account.rejected,
+        "accepted": list(account.accepted),
         "rejections": [
             {"node": str(one.node), "clients": list(one.clients), "reason": one.reason} for one in account.rejections
         ],

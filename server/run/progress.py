@@ -16,6 +16,38 @@ from perennial.server.strategies.record import FoldedRound
 _LIVE_SECONDS, _JOURNAL_SECONDS = 0.1, 10.0
 
 
+class AppProgress:
+    """Shows the rounds of a run of the library; an ``on_round``."""
+
+    def __init__(self, schedule: Schedule, stream: TextIO | None = None) -> None:
+        self._schedule, self._stream = schedule, stream or sys.stderr
+        self._live, self._shown = self._stream.isatty(), -float("inf")
+
+    def __call__(self, record: FoldedRound) -> None:
+        total, server_round = self._schedule.total_rounds, record.slot.server_round
+        last, of_total = server_round == total, f"/{total}" if total else ""
+        if not last and time.monotonic() - self._shown < (_LIVE_SECONDS if self._live else _JOURNAL_SECONDS):
+            return
+        self._shown = time.monotonic()
+        missing = len(record.nodes) - len(record.answered)
+        parts = [
+            f"cycle {record.slot.cycle + 1} block {record.block_name} round {server_round}{of_total}",
+            *(f"{chain} {loss:.4g}" for chain, loss in record.losses.items()),
+            *([f"chosen {record.chosen}"] if record.chosen else []),
+            *([f"{missing} of {len(record.nodes)} nodes missing"] if missing else []),
+        ]
+        _write_line(self._stream, "  ".join(parts), live=self._live, last=last)
+
+
+def _write_line(stream: TextIO, text: str, *, live: bool, last: bool) -> None:
+    if live:
+        width = shutil.get_terminal_size().columns - 1
+        stream.write(f"\r{text[:width]:<{width}}" + ("\n" if last else ""))
+    else:
+        stream.write(text + "\n")
+    stream.flush()
+
+
 class TerminalProgress:
     """Shows the rounds of a pass; ``names`` are those of the runs that share it."""
 
@@ -35,12 +67,7 @@ class TerminalProgress:
         if not (last or record.account.rejections or waited > (_LIVE_SECONDS if self._live else _JOURNAL_SECONDS)):
             return
         self._shown = time.monotonic()
-        text = self._text(record, schedule)
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r{text[:width]:<{width}}" + ("\n" if last else ""))
-        else:
-            self._stream.write(text + "\n")
+        _write_line(self._stream, self._text(record, schedule), live=self._live, last=last)
         for rejection in record.account.rejections:
             ids = ", ".join(str(client) for client in rejection.clients[:5]) + (
                 ", ..." if len(rejection.clients) > 5 else ""

@@ -53,15 +53,18 @@ class BlockStrategy(Strategy):
     carrier: how messages travel. observers: who is told of each round's models. problem: why the last attempt at a
     round gave nothing, if the carrier knows. slot: the place of the round that is being trained or judged; None before
     the first. trained: the slot of the last round that is in the chains. pending: of the round that waits for its
-    vote, if one does. rounds: those not over yet.
+    vote, if one does. rounds: those not over yet. one_model: all blocks have the same predictor, which every round
+    changes.
     """
+
+    one_model = False
 
     def __init__(
         self, strategy: Strategy, schedule: Schedule, averaging: str, decay: float, round_attempts: int | None
     ) -> None:
         if isinstance(strategy, BlockStrategy):
             raise InputError(f"{_name(self)} cannot be around {_name(strategy)}; give it the strategy that is inside")
-        if not callable(getattr(schedule, "after", None)):
+        if isinstance(schedule, type) or not callable(getattr(schedule, "after", None)):
             raise InputError(f"schedule must be a RoundSchedule or a ClockSchedule, got {shown(schedule)}")
         if round_attempts is not None and (type(round_attempts) is not int or round_attempts < 1):
             raise InputError(f"round_attempts must be at least 1, got {shown(round_attempts)}")
@@ -116,10 +119,12 @@ class BlockStrategy(Strategy):
         self, initial: ArrayRecord, train_config: ConfigRecord, evaluate_config: ConfigRecord, timeout: float
     ) -> None:
         """Begin anew; called by the loop before its first round."""
+        if not isinstance(initial, ArrayRecord):
+            raise InputError(f"initial_arrays must be an ArrayRecord, got {shown(initial)}")
         if not initial:
             raise InputError("initial_arrays is empty; give the model that training starts from")
         for what, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            refuse_slot_keys(what, config)
+            checked_config(what, config)
         self.slot = self.trained = self.pending = None
         self.timeout = timeout
         self.mixed.begin(initial, train_config)
@@ -207,7 +212,10 @@ class BlockStrategy(Strategy):
         return {"strategy": _name(self), "schedule": self.schedule.identity, "settings": self.settings}
 
 
-def refuse_slot_keys(what: str, config: ConfigRecord) -> None:
+def checked_config(what: str, config: object) -> None:
+    """Refuse what is no config record, and one with a key of our own; ``what`` is the argument that it was given as."""
+    if not isinstance(config, ConfigRecord):
+        raise InputError(f"{what} must be a ConfigRecord, got {shown(config)}")
     for key in SLOT_KEYS:
         if key in config:
             raise InputError(f"{what} has {key!r}, which is written for every round; give yours another name")

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.common.wire.chains import CHAINS, MIXED, SEPARATE
-from perennial.server.strategies.base import BlockStrategy, refuse_slot_keys
+from perennial.server.strategies.base import BlockStrategy, checked_config
 from perennial.server.strategies.carriers import Apart, Together
 from perennial.server.strategies.chain import Chain
 from perennial.server.strategies.grids import NotingGrid
@@ -74,9 +74,9 @@ class MCPSGD(BlockStrategy):
         self.settings |= {"loss_key": loss_key, "vote_weights": vote_weights, "one_message": one_message}
         if vote_weights not in VOTE_WEIGHTS:
             raise InputError(f"vote_weights must be one of {', '.join(VOTE_WEIGHTS)}, got {shown(vote_weights)}")
-        if separate_config is not None and not isinstance(separate_config, ConfigRecord):
-            raise InputError(f"separate_config must be a ConfigRecord, got {shown(separate_config)}")
-        refuse_slot_keys("separate_config", separate_config or ConfigRecord())
+        if not isinstance(loss_key, str) or not loss_key:
+            raise InputError(f"loss_key must be the name of a metric, got {shown(loss_key)}")
+        checked_config("separate_config", ConfigRecord() if separate_config is None else separate_config)
         inner = self.mixed.strategy
         # w_bar of every block.
         self.separate = [Chain(SEPARATE, one) for one in one_for_each(schedule.names, inner, separate)]

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError
-from perennial.common.wire.arrays import as_array, as_numpy
+from perennial.common.wire.arrays import array_record, as_array, as_numpy
 from perennial.server.psgd import fold
 from perennial.server.strategies.trees import Tree, array_tree, arrays_of
 
@@ -50,7 +50,7 @@ class BlockPredictors:
             return
         old = _numpy(self.models[block]) if done else {}
         new = fold(old, _numpy(model), done, self._decay, self._dtypes)
-        self.models[block] = ArrayRecord({name: as_array(np.asarray(array)) for name, array in new.items()})
+        self.models[block] = array_record((name, as_array(np.asarray(array))) for name, array in new.items())
 
     def same_as(self, block: str, other: str) -> None:
         """Let ``other`` have the predictor of ``block``."""

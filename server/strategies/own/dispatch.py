@@ -185,8 +185,10 @@ class Dispatch:
             return Account(rejected=rejected, rejections=answered.rejections, bytes_down={VOTE: sum(down.values())})
         asked = sum(len(order.clients) for order in exchange.orders.values())
         up = {chain: size * len(answered.replies) for chain, size in sizes.items()}
-        heard = _clients(exchange, answered)
-        return Account(asked, heard, rejected, answered.rejections, bytes_down=down, bytes_up=up)
+        accepted = tuple(sorted(client for node in answered.replies for client in exchange.orders[node].clients))
+        return Account(
+            asked, len(accepted), rejected, answered.rejections, bytes_down=down, bytes_up=up, accepted=accepted
+        )
 
     def average(self, losses: Sequence[float], counts: Sequence[Losses]) -> float:
         """Return the average of one number of each node, by the rule by which models are averaged."""

@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from perennial.common.wire.arrays import array_record
 from perennial.common.wire.chains import MIXED
 from perennial.common.wire.layout import Layout
 from perennial.server.strategies.own.averaging import CohortAveraging
@@ -47,7 +48,7 @@ class BlockModels(CohortAveraging):
             self._models = [
                 trained
                 if block == here
-                else ArrayRecord({name: (model if name in self._own else trained)[name] for name in trained})
+                else array_record((name, (model if name in self._own else trained)[name]) for name in trained)
                 for block, model in enumerate(self._models)
             ]
         return trained, metrics
