@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from perennial.common.command.errors import InputError, shown
+from perennial.server.run.files import patiently
 from perennial.server.run.tree import DamagedError
 
 FORMAT = 2
@@ -25,7 +27,7 @@ FINAL = "predictors"
 def numbers(folder: Path) -> list[int]:
     """Return the numbers of the versions that ``folder`` has, the newest last."""
     try:
-        names = [path.name for path in (folder / VERSIONS).iterdir()]
+        names = patiently(lambda: os.listdir(folder / VERSIONS), folder / VERSIONS)
     except (FileNotFoundError, NotADirectoryError):
         return []
     # What is being written or removed has another name.
@@ -105,7 +107,7 @@ def _checksum(manifest: Mapping[str, Any]) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return patiently(path.read_bytes, path)
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror or error}"
         # A file that may not be read, say, is no damage, and an older version no remedy.
