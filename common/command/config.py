@@ -125,6 +125,10 @@ class RunConfig(KeyedConfig):
     def __post_init__(self) -> None:
         for item in fields(self):
             check_range(item, getattr(self, item.name))
+        if self.strategy == "fedrep" and self.told != "none":
+            raise InputError(
+                f"fedrep keeps a last layer for each block, and takes no model that is told the {self.told}"
+            )
         if self.clock:
             ClockSpec.parse(self.clock, self.timezone)
         if self.clock_start:
