@@ -72,6 +72,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
     from perennial.server.link.listener import Listener
+    from perennial.server.predict.offering import PredictorOffer
     from perennial.server.run.prepare import Run, prepare
     from perennial.server.run.progress import TerminalProgress
     from perennial.server.run.training import train
@@ -86,6 +87,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         stock_nodes=arguments.stock_nodes,
         cert=arguments.tls_cert,
         stop=signals.stop,
+        offer=PredictorOffer(run.folder.path),
     )
     keys = KeyFolder(arguments.state_dir / "nodes", fleet.registry)
     listener = Listener(fleet.app, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)

@@ -110,7 +110,7 @@ def _main(arguments: argparse.Namespace) -> int:
     extras.need("app")
     if arguments.command == "serve":
         extras.need("serve")
-        from perennial.server.predict.serving.command import serve
+        from perennial.server.predict.serving.serve_command import serve
 
         return serve(arguments)
     if arguments.command == "run":

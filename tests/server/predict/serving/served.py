@@ -15,7 +15,7 @@ import numpy as np
 
 from perennial.server.link.listener import Listener
 from perennial.server.predict.serving.bounds import Bounds
-from perennial.server.predict.serving.command import application
+from perennial.server.predict.serving.serve_command import application
 from perennial.server.predict.serving.shelf import Shelf
 from tests.server.predict.published import answer
 
