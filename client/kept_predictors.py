@@ -41,7 +41,7 @@ class KeptPredictors:
             shutil.rmtree(partial, ignore_errors=True)
 
     def renew(self, fetch: Fetch) -> None:
-        """Fetch the newest version, if it is time to ask and there is another; what goes wrong is said, and tried again.
+        """Fetch the newest version, if it is time to ask and there is another; what goes wrong is said and tried again.
 
         Errors of ``fetch`` pass through.
         """
