@@ -37,17 +37,18 @@ class Offered:
         """Return what a manifest offers; a ValueError if it is none."""
         try:
             manifest = dict(json.loads(content))
-            if manifest.pop("checksum") != checksum(manifest):
-                raise ValueError("its checksum differs")
+            said = manifest.pop("checksum")
             version, files = manifest["version"], dict(manifest["sha256"])
-        except (KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"it is no manifest: {type(error).__name__}: {error}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"what came is no manifest: {type(error).__name__}: {error}") from error
+        if said != checksum(manifest):
+            raise ValueError("what came is no whole manifest: its checksum differs")
         if type(version) is not int or version < 1 or len(files) > _MOST_FILES:
-            raise ValueError("it is no manifest of a version")
+            raise ValueError("what came is no manifest of a version")
         for name, digest in files.items():
             # Names become paths.
             if not _FILE.fullmatch(name) or not isinstance(digest, str):
-                raise ValueError("it names files that are no predictors")
+                raise ValueError("what came names files that are no predictors")
         return cls(content, version, files)
 
 
