@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "server.cohort": ("common",),
     "server.strategies": ("common", "server.psgd", "server.cohort", "server.run"),
     "server.run": ("common", "server.psgd", "server.cohort", "server.strategies", "server.predict"),
-    "server.report": ("common",),
+    "server.report": ("common", "server.run.metrics"),
     "server.predict": ("common", "server.run", "server.link"),
     "server.link": ("common", "server.run"),
 }

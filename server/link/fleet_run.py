@@ -35,21 +35,22 @@ def open_run(
     config: Mapping[str, str | int | float | bool],
     *,
     keyed: bool,
-    stock_nodes: bool,
+    bundle: bytes = b"",
     cert: Path | None,
     stop: threading.Event,
     offer: Offer | None = None,
 ) -> FleetRun:
     """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS.
 
+    bundle: of the app, for stock nodes; without one there are none.
     offer: the predictors that devices may fetch.
     """
     certificate = der(cert) if cert else b""
-    if stock_nodes:
+    if bundle:
         # Only then is anything loaded of Flower but its public names.
         from perennial.server.link.both import open_both
 
-        return open_both(config, keyed=keyed, certificate=certificate, stop=stop, offer=offer)
+        return open_both(config, bundle, keyed=keyed, certificate=certificate, stop=stop, offer=offer)
     fleet = Fleet(RunFacts(config), anybody=not keyed, certificate=certificate)
     take_identity(fleet.run.id)
     return FleetRun(fleet, FleetApp(fleet, offer=offer), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())

@@ -41,6 +41,8 @@ from perennial.server.run.files import aside, remove_partials, replace_file, syn
 from perennial.server.run.tree import DamagedError, keeps
 
 KEPT = 5
+# Of a run that may go on for ever, whose devices fetch what is published.
+SECONDS_BETWEEN_VERSIONS = 120.0
 _PACKAGES = {"perennial": "perennial-fl", "flwr": "flwr", "numpy": "numpy", "torch": "torch"}
 
 
@@ -69,7 +71,7 @@ class ModelSpec:
         if self.signature is None:
             assert self.task == "classification", "another task needs a signature"
             return said
-        return {**said, "task": self.task, **written_signature(self.signature)}
+        return {**said, "task": self.task, "told": self.signature.told, **written_signature(self.signature)}
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,11 @@ class Publication:
         assert [arrays is not None for arrays in self.predictors] == [folds > 0 for folds in self.folded]
 
 
-def publish(folder: Path, publication: Publication, *, kept: int = KEPT) -> int:
+def publish(folder: Path, publication: Publication, *, kept: int = KEPT, durable: bool = True) -> int:
     """Write the next version into a run's folder and return its number; for the one process that holds the folder.
 
-    A kill at any instant, or a disk that is full, leaves the versions that were there.
+    A kill at any instant, or a disk that is full, leaves the versions that were there. durable: a power cut does too;
+    without it what the cut leaves of the newest versions may be damaged, which readers see.
     """
     versions = folder / VERSIONS
     versions.mkdir(parents=True, exist_ok=True)
@@ -117,7 +120,7 @@ def publish(folder: Path, publication: Publication, *, kept: int = KEPT) -> int:
     }
     manifest = _manifest(publication, number, before)
     manifest["sha256"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    _place(path_of(folder, number), {**files, MANIFEST: sealed(manifest)})
+    _place(path_of(folder, number), {**files, MANIFEST: sealed(manifest)}, durable=durable)
     for old in numbers(folder)[:-kept]:
         # Renamed first: nobody must find half of a version, also while it goes.
         removed = aside(path_of(folder, old))
@@ -142,19 +145,21 @@ def settle(folder: Path) -> None:
     replace_file(final / MANIFEST, sealed(manifest))
 
 
-def _place(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files beside ``target``, and give it its name once all of it is on disk."""
+def _place(target: Path, files: Mapping[str, bytes], *, durable: bool) -> None:
+    """Write a folder of files beside ``target``, and give it its name once all of it is there."""
     partial = aside(target)
     try:
         partial.mkdir()
         for name, content in files.items():
-            write_new(partial / name, content)
-        sync_folder(partial)
+            write_new(partial / name, content, durable=durable)
+        if durable:
+            sync_folder(partial)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    sync_folder(target.parent)
+    if durable:
+        sync_folder(target.parent)
 
 
 def _manifest(publication: Publication, number: int, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def show(run: Path, version: int | None) -> int:
     return 0
 
 
-def table(rows: list[tuple[str, ...]]) -> list[str]:
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return rows as lines with columns of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -34,7 +35,7 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 
 def _rows(found: PublishedVersion) -> list[tuple[str, ...]]:
     said = found.manifest
-    rows = [("block", said["score"], "folded", "last trained", "bytes")]
+    rows: list[tuple[str, ...]] = [("block", said["score"], "folded", "last trained", "bytes")]
     columns = zip(found.blocks, said["scores"], said["folded"], said["trained"], found.trained, strict=True)
     for number, (name, score, folded, trained, there) in enumerate(columns):
         size = (found.place / file_of(number)).stat().st_size if there else 0

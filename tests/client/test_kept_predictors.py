@@ -138,7 +138,8 @@ def renamed(content: bytes) -> bytes:
     ("where", "spoil", "says"),
     [("safetensors", spoiled, "block-0.safetensors of version 2 is not what its manifest says"),
      ("safetensors", lambda content: content[:50], "is not what its manifest says"),
-     ("", lambda content: content[:50], "what came is no manifest"), ("", lambda content: b"[]", "what came is no manifest"),
+     ("", lambda content: content[:50], "what came is no manifest"),
+     ("", lambda content: b"[]", "what came is no manifest"),
      ("", lambda content: content.replace(b"day", b"dax"), "its checksum differs"),
      ("", renamed, "what came names files that are no predictors")],
 )  # fmt: skip

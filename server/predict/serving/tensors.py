@@ -208,7 +208,7 @@ def _from_bytes(content: memoryview, dtype: np.dtype[Any], name: str, count: int
     if len(content) != count * dtype.itemsize:
         raise Refusal(400, f"input {name} needs {count * dtype.itemsize} bytes by its shape, got {len(content)}")
     if dtype.kind == "b":
-        return np.frombuffer(content, np.uint8).astype(np.bool_)
+        return np.asarray(np.frombuffer(content, np.uint8) != 0)
     # A copy, since a network may write to its inputs.
     return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
 
