@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perennial.common.command import console, extras, flower
+from perennial.common.command import console, extras, flower, places
 from perennial.common.command.address import check_authority, check_insecure, parse_address, readable
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError
@@ -52,6 +52,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--key", type=Path, metavar="FILE", help="this node's private key (OpenSSH, ECDSA)")
     parser.add_argument("--threads", type=int, default=1, metavar="N",
                         help="cores that a gateway spreads its clients over (default: 1)")  # fmt: skip
+    parser.add_argument("--predictors", type=Path, metavar="DIR",
+                        help="keep the newest predictors of the run in DIR, for programs on this device that call "
+                        "perennial.load_predictor(DIR)")  # fmt: skip
     parser.add_argument("--insecure", action="store_true", help="no TLS, on loopback only")
     parser.add_argument("--insecure-anywhere", action="store_true", help="no TLS, on any address")
     parser.add_argument("--runtime", choices=("quick", "stock"), default="quick",
@@ -73,6 +76,8 @@ def _main(arguments: argparse.Namespace) -> int:
     app = _app(arguments)
     if arguments.runtime == "quick" and flower.use_stock(_QUICK, "flower-client"):
         arguments.runtime = "stock"
+    if arguments.predictors and arguments.runtime == "stock":
+        raise InputError("--predictors needs the quick runtime: a stock SuperLink offers no predictors")
     if arguments.runtime == "stock":
         _become_supernode(arguments, node_config)
     return _serve(arguments, app, node_config)
@@ -132,10 +137,12 @@ def _node_config(arguments: argparse.Namespace) -> UserConfig:
 
 def _serve(arguments: argparse.Namespace, app: ClientApp, node_config: UserConfig) -> int:
     """Answer orders in this process, which has loaded all that it needs for it."""
+    from perennial.client.kept_predictors import KeptPredictors
     from perennial.client.link.connect import connect
     from perennial.client.link.private_key import read_private_key
     from perennial.client.node import Node
 
+    kept = KeptPredictors(places.folder(arguments.predictors), say) if arguments.predictors else None
     key = read_private_key(arguments.key) if arguments.key else None
     signals = console.Signals("stopping", interrupt=True)
     node = Node(
@@ -145,6 +152,7 @@ def _serve(arguments: argparse.Namespace, app: ClientApp, node_config: UserConfi
         stop=signals.stop,
         say=say,
         keyed=key is not None,
+        kept=kept,
     )
     with contextlib.suppress(KeyboardInterrupt):
         node.serve()

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from flwr.app import Context, Error, Message, UserConfig
 
+from perennial.client.kept_predictors import KeptPredictors
 from perennial.client.link.failures import OtherVersion, Refused, Unreachable
 from perennial.client.link.peer import Server
 from perennial.common.wire.pacing import backoff, pause
@@ -35,8 +36,13 @@ class Node:
         stop: threading.Event,
         say: Callable[[str], None],
         keyed: bool,
+        kept: KeptPredictors | None = None,
     ) -> None:
-        """``keyed``: the node has a key that the server knows; otherwise it registers itself and leaves no trace."""
+        """``keyed``: the node has a key that the server knows; otherwise it registers itself and leaves no trace.
+
+        kept: keeps the run's predictors on this device.
+        """
+        self._kept = kept
         self._connect, self._app, self._config = connect, app, node_config
         self._stop, self._say, self._keyed = stop, say, keyed
 
@@ -72,6 +78,7 @@ class Node:
         try:
             since = time.monotonic()
             while not self._stop.is_set():
+                self._renew(connection)
                 if self._serve_one(connection, beat):
                     since = time.monotonic()
                 beat.raise_if_gone()
@@ -99,6 +106,20 @@ class Node:
         finally:
             beat.rest()
         return True
+
+    def _renew(self, connection: Server) -> None:
+        """Fetch what the run has published; a server that does not offer it, or is away, is no reason to stop."""
+        if self._kept is None:
+            return
+        try:
+            self._kept.renew(connection.published)
+        except Unreachable:
+            pass  # the next pull says so
+        except Refused as error:
+            if error.gone:
+                raise
+            self._say(f"no predictors: {error}")
+            self._kept = None
 
     def _insist(self, action: Callable[[], T], deadline: float = float("inf")) -> T:
         """Return what ``action`` returns, repeating it while the server cannot be reached."""

@@ -83,13 +83,15 @@ def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
     from perennial.server.link.listener import Listener
+    from perennial.server.predict.offering import PredictorOffer
 
     job = job_of(config, resume=arguments.resume, overwrite=arguments.overwrite)
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
     keyed = not (arguments.insecure or arguments.any_node)
     # A stock node asks for the app before it answers anything.
     bundle = bundled(config, arguments.state_dir.absolute() / "app") if arguments.stock_nodes else b""
-    fleet = open_run(job.told, keyed=keyed, bundle=bundle, cert=arguments.tls_cert, stop=signals.stop)
+    offer = PredictorOffer(job.folder)
+    fleet = open_run(job.told, keyed=keyed, bundle=bundle, cert=arguments.tls_cert, stop=signals.stop, offer=offer)
     keys = KeyFolder(arguments.state_dir / "nodes", fleet.registry)
     listener = Listener(fleet.app, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)
     if keyed:

@@ -158,6 +158,9 @@ class Connection:
             parts = ((object_id, objects[object_id].deflate()) for object_id in objects if object_id in wanted)
             self._transfer.push_parts(self._node, run_id, answer.session_id, parts)
 
+    def published(self, path: str) -> bytes | None:
+        raise Refused("a stock SuperLink offers no predictors", gone=False)
+
     def close(self, *, unregister: bool) -> None:
         """Go offline and disconnect; never raises."""
         try:

@@ -121,6 +121,11 @@ class FleetConnection:
         if answer.status == 409:
             raise Unreachable("a request with the same reply is under way", retry=1.0)
 
+    def published(self, path: str) -> bytes | None:
+        """Return what the server offers of predictors; None: nothing that is new."""
+        answer = self._post(path, seconds=_SECONDS_TO_REPLY)
+        return answer.body if answer.status == 200 else None
+
     def close(self, *, unregister: bool) -> None:
         """Go offline and disconnect; never raises."""
         # Whoever holds the lock is a beat, on a link that is dead perhaps.

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import Message
 
 from perennial.server.link.fleet import Fleet, RunFacts
-from perennial.server.link.fleet_app import FleetApp
+from perennial.server.link.fleet_app import FleetApp, Offer
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.fleet_run import FleetRun
 from perennial.server.link.link import Link
@@ -28,12 +28,13 @@ def open_both(
     keyed: bool,
     certificate: bytes,
     stop: threading.Event,
+    offer: Offer | None = None,
 ) -> FleetRun:
     """Return a run for both kinds of nodes. bundle: the app, which stock nodes fetch."""
     link = Link()
     stock = link.start_run(config, bundle)
     fleet = Fleet(RunFacts(config, stock.grid.run.run_id), anybody=not keyed, certificate=certificate)
-    app = FleetApp(fleet, link.gated(keys_required=keyed))
+    app = FleetApp(fleet, link.gated(keys_required=keyed), offer)
 
     def finish(completed: bool) -> None:
         fleet.finish()

@@ -8,9 +8,11 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol
 
 from perennial.common.wire import link
 from perennial.common.wire.link import Proof, TokenError
+from perennial.common.wire.offer import OFFERED
 from perennial.server.link.asgi import ENDLESS, Answer, Peer, Receive, Request, Scope, Send, read_body
 from perennial.server.link.fleet import Fleet
 from perennial.server.link.fleet_keys import Refusal, Session
@@ -45,11 +47,23 @@ class Waiting:
             await asyncio.wait_for(self._bell, seconds)
 
 
-class FleetApp:
-    """Serves ``fleet``. other: answers the paths that are not the link's, if there is one."""
+class Offer(Protocol):
+    """What is published for devices, as common/wire/offer.py says."""
 
-    def __init__(self, fleet: Fleet, other: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None) -> None:
-        self._fleet, self._other = fleet, other
+    def newest(self, known: str) -> bytes | None: ...
+    def file(self, version: int, name: str) -> bytes | None: ...
+
+
+class FleetApp:
+    """Serves ``fleet``. other: answers the paths that are not the link's, if there is one. offer: of predictors."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        other: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None,
+        offer: Offer | None = None,
+    ) -> None:
+        self._fleet, self._other, self._offer = fleet, other, offer
         self._waiting: dict[int, Waiting] = {}
         self._arriving: set[str] = set()
         self.hall = Hall(HALL)
@@ -85,8 +99,9 @@ class FleetApp:
             return Answer(200, b"ok")
         if asked == ("GET", link.GREET):
             return self._greet(request)
-        is_reply = request.path.startswith(link.REPLY)
-        if request.method != "POST" or not (is_reply or request.path == link.SESSION or request.path in self._posts):
+        is_reply, is_offered = request.path.startswith(link.REPLY), request.path.startswith(OFFERED)
+        known = is_reply or is_offered or request.path == link.SESSION or request.path in self._posts
+        if request.method != "POST" or not known:
             raise Refusal(404, "no such route")
         if request.length == ENDLESS:
             raise Refusal(411, "say how long the body is")
@@ -98,6 +113,8 @@ class FleetApp:
         with self._served(request.peer, node):
             if is_reply:
                 return await self._reply(request, session, node)
+            if is_offered:
+                return await self._give(request.path.removeprefix(OFFERED))
             return await self._posts[request.path](request, session, node)
 
     def _greet(self, request: Request) -> Answer:
@@ -228,6 +245,19 @@ class FleetApp:
 
     async def _beat(self, request: Request, session: Session, node: OnlineNode) -> Answer:
         return Answer(204)
+
+    async def _give(self, asked: str) -> Answer:
+        """Give of the predictors what a node has not."""
+        if self._offer is None:
+            return Answer(204)
+        version, is_file, name = asked.partition("/")
+        if not is_file:
+            # Much is read when there is a new version.
+            manifest = await asyncio.to_thread(self._offer.newest, version)
+            return Answer(204) if manifest is None else Answer(200, manifest)
+        number = int(version) if version.isascii() and version.isdigit() and len(version) < 16 else 0
+        content = self._offer.file(number, name)
+        return Answer(204) if content is None else Answer(200, pieces=[content])
 
     async def _leave(self, request: Request, session: Session, node: OnlineNode) -> Answer:
         with self._fleet.lock:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from perennial.server.link.asgi import App
 from perennial.server.link.fleet import Fleet, RunFacts
-from perennial.server.link.fleet_app import FleetApp
+from perennial.server.link.fleet_app import FleetApp, Offer
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.key_folder import Registry
 from perennial.server.link.local_grid import take_identity
@@ -38,20 +38,22 @@ def open_run(
     bundle: bytes = b"",
     cert: Path | None,
     stop: threading.Event,
+    offer: Offer | None = None,
 ) -> FleetRun:
     """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS.
 
     bundle: of the app, for stock nodes; without one there are none.
+    offer: the predictors that devices may fetch.
     """
     certificate = der(cert) if cert else b""
     if bundle:
         # Only then is anything loaded of Flower but its public names.
         from perennial.server.link.both import open_both
 
-        return open_both(config, bundle, keyed=keyed, certificate=certificate, stop=stop)
+        return open_both(config, bundle, keyed=keyed, certificate=certificate, stop=stop, offer=offer)
     fleet = Fleet(RunFacts(config), anybody=not keyed, certificate=certificate)
     take_identity(fleet.run.id)
-    return FleetRun(fleet, FleetApp(fleet), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())
+    return FleetRun(fleet, FleetApp(fleet, offer=offer), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())
 
 
 def der(cert: Path) -> bytes:

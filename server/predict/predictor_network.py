@@ -6,7 +6,7 @@ Shapes: n examples; each input (n, *shape), each output (n, …).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,5 +96,5 @@ def _described(model: Mapping[str, Any] | None) -> tuple[Task, Signature, nn.Mod
         network = models.build(model["name"], tuple(model["shape"]), model["classes"])
         return ready.classification, signature, network
     task = ready.open_task(model["task"])
-    signature = read_signature(dict(model), Path("manifest.json"))
+    signature = replace(read_signature(dict(model), Path("manifest.json")), told=model["told"])
     return task, signature, ready.build(task, signature, model["name"])

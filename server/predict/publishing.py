@@ -71,7 +71,7 @@ class ModelSpec:
         if self.signature is None:
             assert self.task == "classification", "another task needs a signature"
             return said
-        return {**said, "task": self.task, **written_signature(self.signature)}
+        return {**said, "task": self.task, "told": self.signature.told, **written_signature(self.signature)}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perennial.common.command.errors import InputError, shown
+from perennial.common.wire.offer import checksum
 from perennial.server.run.files import patiently
 from perennial.server.run.tree import DamagedError
 
@@ -46,7 +47,7 @@ def sealed(manifest: Mapping[str, Any]) -> bytes:
     """Return the manifest as its file has it, with a checksum of itself."""
     # As it will be read: JSON has no tuples and no numbers as keys.
     plain = json.loads(json.dumps(manifest))
-    return json.dumps({**plain, "checksum": _checksum(plain)}, indent=2).encode() + b"\n"
+    return json.dumps({**plain, "checksum": checksum(plain)}, indent=2).encode() + b"\n"
 
 
 def read_manifest(version: Path) -> dict[str, Any]:
@@ -58,9 +59,9 @@ def read_manifest(version: Path) -> dict[str, Any]:
     content = _bytes(path)
     try:
         manifest = dict(json.loads(content))
-        checksum, found = manifest.pop("checksum", None), manifest["format"]
+        said, found = manifest.pop("checksum", None), manifest["format"]
         # Format 1 had no checksum.
-        if checksum is not None and _checksum(manifest) != checksum:
+        if said is not None and checksum(manifest) != said:
             raise DamagedError(f"{path}: its checksum differs")
     except DamagedError:
         raise
@@ -70,7 +71,7 @@ def read_manifest(version: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: format must be {FORMAT}, got {shown(found)}; publish it again with this version of Perennial"
         )
-    if checksum is None:
+    if said is None:
         raise DamagedError(f"{path}: it has no checksum")
     return manifest
 
@@ -99,10 +100,6 @@ def check_final(folder: Path) -> dict[str, Any]:
     for number in numbers(folder)[-1:]:
         check(path_of(folder, number))
     return check(folder / FINAL)
-
-
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _bytes(path: Path) -> bytes:

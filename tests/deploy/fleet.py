@@ -13,10 +13,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from perennial.client.kept_predictors import KeptPredictors
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.client.node import Node
 from perennial.server.link.fleet import Fleet, RunFacts
-from perennial.server.link.fleet_app import FleetApp
+from perennial.server.link.fleet_app import FleetApp, Offer
 from perennial.server.link.fleet_grid import FleetGrid
 from perennial.server.link.fleet_run import der
 from perennial.server.link.listener import Listener
@@ -34,10 +35,10 @@ def make_tls(folder: Path) -> Path:
 class Server:
     """A fleet behind a listener, and the grid that reaches it."""
 
-    def __init__(self, tls: Path) -> None:
+    def __init__(self, tls: Path, offer: Offer | None = None) -> None:
         self.tls = tls
         self.fleet = Fleet(RunFacts({"cycles": 2}), certificate=der(tls / "server.crt"))
-        self.app = FleetApp(self.fleet)
+        self.app = FleetApp(self.fleet, offer=offer)
         self.stop = threading.Event()
         take_identity(self.fleet.run.id)
         self.grid = FleetGrid(self.fleet, stop=self.stop)
@@ -62,10 +63,14 @@ class Server:
             connection._http.close()
 
     @contextmanager
-    def device(self, app: App, key: EllipticCurvePrivateKey | None = None) -> Iterator[list[str]]:
+    def device(
+        self, app: App, key: EllipticCurvePrivateKey | None = None, kept: KeptPredictors | None = None
+    ) -> Iterator[list[str]]:
         """A node that answers by ``app``, in a thread; yields what it says."""
         stop, said = threading.Event(), list[str]()
-        node = Node(lambda: self.connection(key), app, {"data": "here"}, stop=stop, say=said.append, keyed=True)
+        node = Node(
+            lambda: self.connection(key), app, {"data": "here"}, stop=stop, say=said.append, keyed=True, kept=kept
+        )
         thread = threading.Thread(target=node.serve, daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -85,8 +90,8 @@ class Server:
 
 
 @contextmanager
-def served(tls: Path) -> Iterator[Server]:
-    server = Server(tls)
+def served(tls: Path, offer: Offer | None = None) -> Iterator[Server]:
+    server = Server(tls, offer)
     server.listener.start()
     try:
         yield server

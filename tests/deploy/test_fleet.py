@@ -13,14 +13,20 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, g
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import message as flower_message
 
+from perennial.client.kept_predictors import KeptPredictors
 from perennial.client.link.failures import OtherVersion, Refused, Unreachable
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.common.wire import link
 from perennial.server.link import fleet_state, guarded
 from perennial.server.link.eager_grid import Stopped
 from perennial.server.link.hall import Hall
+from perennial.server.predict.loading import load_predictor
+from perennial.server.predict.offering import PredictorOffer
+from perennial.server.predict.publishing import publish
+from perennial.server.predict.versions import numbers
 from tests.deploy.fleet import Server, make_tls, order, plus_one, served
 from tests.processes import wait_until
+from tests.server.predict.published import is_whole, publication
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +345,21 @@ def test_a_reply_without_content_is_a_reply(server: Server) -> None:
         (node,) = online(server, 1)
         (reply,) = server.grid.send_and_receive([order(node)], timeout=20)
     assert len(reply.content) == 0
+
+
+def test_a_device_keeps_the_newest_predictors_also_without_an_order(
+    tls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "PATIENCE", 0.1)
+    run, device = tmp_path / "run", tmp_path / "device"
+    publish(run, publication(1))
+    kept = KeptPredictors(device, print, seconds=0.0)
+    with served(tls, PredictorOffer(run)) as server, server.device(plus_one, kept=kept):
+        wait_until(lambda: numbers(device) == [1], 30, "the first version")
+        publish(run, publication(2))
+        wait_until(lambda: numbers(device)[-1:] == [2], 30, "the second version")
+        # And orders go on.
+        (node,) = online(server, 1)
+        (reply,) = server.grid.send_and_receive([order(node)], timeout=20)
+        assert not reply.has_error()
+    assert is_whole(load_predictor(device, block="night"))

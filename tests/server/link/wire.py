@@ -19,7 +19,7 @@ from perennial.common.wire.frame import Packer
 from perennial.common.wire.link import Proof, Token, signed_text
 from perennial.server.link.asgi import PEER, Peer
 from perennial.server.link.fleet import Fleet, RunFacts
-from perennial.server.link.fleet_app import FleetApp
+from perennial.server.link.fleet_app import FleetApp, Offer
 from perennial.server.link.fleet_state import Errand
 
 CONFIG: dict[str, str | int | float | bool] = {"strategy": "mc-psgd", "cycles": 2}
@@ -122,10 +122,10 @@ def order(node: int, name: str = "order-1", *, room: int = 10_000, size: int = 1
 
 
 @asynccontextmanager
-async def serving(*, anybody: bool = True) -> AsyncIterator[tuple[FleetApp, Fleet, Clock]]:
+async def serving(*, anybody: bool = True, offer: Offer | None = None) -> AsyncIterator[tuple[FleetApp, Fleet, Clock]]:
     """A fleet that is served in this loop, with a clock that the test turns; nothing ticks by itself."""
     clock = Clock()
     fleet = Fleet(RunFacts(CONFIG), anybody=anybody, clock=clock)
-    app = FleetApp(fleet)
+    app = FleetApp(fleet, offer=offer)
     fleet.serve(asyncio.get_running_loop(), app.wake, app.hall.leave)
     yield app, fleet, clock
