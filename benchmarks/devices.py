@@ -3,15 +3,22 @@
     python -m benchmarks.devices --server HOST:PORT --ca ca.crt --first 0 --count 100
 
 They train nothing: an update is the model received, moved by a little that is the device's own. Says on standard
-output when all are connected, and how many orders were answered when standard input is closed.
+output when all are connected. Standard input tells them what to do, a line each:
+
+    restart             all lose their connections and sessions at once, and come anew
+    silence FRACTION    so many of them say nothing any more, as if their network was gone
+    count               print what was counted
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,6 +30,7 @@ from flwr.app import Message, MessageType, RecordDict
 
 from perennial.client.link.connect import connect
 from perennial.client.link.failures import Refused, Unreachable
+from perennial.client.link.fleet_connection import FleetConnection
 from perennial.common.wire.chains import MIXED
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import read_models, read_order
@@ -46,15 +54,31 @@ class Devices:
         self._address, self._ca, self._seconds = address, ca, seconds
         self.stop = threading.Event()
         self._lock = threading.Lock()
+        self._connections: dict[int, object] = {}
+        self._restarts = self._silent = 0
         self.connected = self.answered = self.dropped = self.away = 0
+
+    def restart(self) -> None:
+        """Let all devices lose what a process loses when it is killed."""
+        self._restarts += 1
+        for connection in list(self._connections.values()):
+            if isinstance(connection, FleetConnection):
+                connection._session = None
+                with contextlib.suppress(AttributeError, OSError):
+                    connection._http._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+    def silence(self, below: int) -> None:
+        """Let the devices with a number below this answer nothing any more."""
+        self._silent = below
 
     def run(self, number: int) -> None:
         failures, known = 0, False
         while not self.stop.is_set():
-            connection, rest = None, 0.0
+            connection, rest, before = None, 0.0, self._restarts
             try:
                 connection = connect(self._address, ca=self._ca, key=key_of(number) if self._ca else None)
                 connection.activate()
+                self._connections[number] = connection
                 failures = 0
                 if not known:
                     self._count("connected")
@@ -62,11 +86,12 @@ class Devices:
                 while not self.stop.is_set():
                     if order := connection.pull():
                         self._answer(connection, order, number)
-            except Unreachable as error:
-                rest = error.retry
-                self._count("away")
-            except Refused:
-                self._count("dropped")
+            except (Unreachable, Refused) as error:
+                if self._restarts > before:
+                    failures = 0
+                    continue
+                rest = getattr(error, "retry", 0.0)
+                self._count("away" if isinstance(error, Unreachable) else "dropped")
             finally:
                 if connection:
                     connection.close(unregister=False)
@@ -78,6 +103,8 @@ class Devices:
         if self._seconds and message.metadata.message_type == MessageType.TRAIN:
             self.stop.wait(self._seconds * random.uniform(0.5, 1.5))
         reply = Message(content(message, number), reply_to=message)
+        if number < self._silent:
+            self.stop.wait()
         while not self.stop.is_set():
             try:
                 connection.push(reply, 0.1)  # type: ignore[attr-defined]
@@ -123,8 +150,16 @@ def main() -> None:
     while devices.connected < options.count:
         time.sleep(0.05)
     print(f"connected {devices.connected} in {time.monotonic() - start:.2f}", flush=True)
-    sys.stdin.read()
-    print(f"answered {devices.answered}, dropped {devices.dropped}, away {devices.away}", flush=True)
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "restart":
+            devices.restart()
+        elif word == "silence":
+            devices.silence(options.first + round(float(rest[0]) * options.count))
+        elif word == "count":
+            print(
+                json.dumps({"answered": devices.answered, "dropped": devices.dropped, "away": devices.away}), flush=True
+            )
     os._exit(0)
 
 
