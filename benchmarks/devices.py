@@ -33,6 +33,7 @@ from perennial.client.link.failures import Refused, Unreachable
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.common.wire.chains import MIXED
 from perennial.common.wire.layout import Layout
+from perennial.common.wire.link import BEAT_EVERY
 from perennial.common.wire.orders import read_models, read_order
 from perennial.common.wire.pacing import backoff
 from perennial.common.wire.protocol import Identity, write_identity
@@ -54,18 +55,29 @@ class Devices:
         self._address, self._ca, self._seconds = address, ca, seconds
         self.stop = threading.Event()
         self._lock = threading.Lock()
-        self._connections: dict[int, object] = {}
+        self.connections: dict[int, object] = {}
+        self._busy: set[int] = set()
         self._restarts = self._silent = 0
         self.connected = self.answered = self.dropped = self.away = 0
 
     def restart(self) -> None:
         """Let all devices lose what a process loses when it is killed."""
         self._restarts += 1
-        for connection in list(self._connections.values()):
+        for connection in list(self.connections.values()):
             if isinstance(connection, FleetConnection):
                 connection._session = None
                 with contextlib.suppress(AttributeError, OSError):
                     connection._http._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+    def beat(self) -> None:
+        """Say of every device that has an order in hand that it lives, for ever."""
+        while not self.stop.wait(BEAT_EVERY):
+            for number in list(self._busy):
+                connection = self.connections[number]
+                # A request under way says so by itself.
+                if isinstance(connection, FleetConnection) and not connection._lock.locked():
+                    with contextlib.suppress(Refused, Unreachable):
+                        connection.heartbeat()
 
     def silence(self, below: int) -> None:
         """Let the devices with a number below this answer nothing any more."""
@@ -78,14 +90,16 @@ class Devices:
             try:
                 connection = connect(self._address, ca=self._ca, key=key_of(number) if self._ca else None)
                 connection.activate()
-                self._connections[number] = connection
+                self.connections[number] = connection
                 failures = 0
                 if not known:
                     self._count("connected")
                     known = True
                 while not self.stop.is_set():
                     if order := connection.pull():
+                        self._busy.add(number)
                         self._answer(connection, order, number)
+                        self._busy.discard(number)
             except (Unreachable, Refused) as error:
                 if self._restarts > before:
                     failures = 0
@@ -104,6 +118,7 @@ class Devices:
             self.stop.wait(self._seconds * random.uniform(0.5, 1.5))
         reply = Message(content(message, number), reply_to=message)
         if number < self._silent:
+            self._busy.discard(number)
             self.stop.wait()
         while not self.stop.is_set():
             try:
@@ -145,6 +160,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     devices = Devices(options.server, options.ca, options.seconds)
     start = time.monotonic()
+    threading.Thread(target=devices.beat, daemon=True).start()
     for number in range(options.first, options.first + options.count):
         threading.Thread(target=devices.run, args=(number,), daemon=True).start()
     while devices.connected < options.count:

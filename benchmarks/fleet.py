@@ -16,10 +16,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import time
 
-from benchmarks.fleet_lab import MEGA, MODELS, ROOT, Fleet, Lab, lab
+from benchmarks.fleet_lab import MEGA, MODELS, Fleet, Lab, commit, lab, table_row
 from benchmarks.processes import wait_until
 
 HEAD = (
@@ -36,7 +35,7 @@ _NORMAL = 5
 
 def main() -> None:
     options = _options()
-    print(f"commit {_commit()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, TLS, P-384 keys\n")
+    print(f"commit {commit()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, TLS, P-384 keys\n")
     if options.idle:
         for devices in options.devices:
             print(idle(Fleet(devices, workers=options.workers), options.idle), flush=True)
@@ -59,8 +58,10 @@ def measure(fleet: Fleet) -> str:
     """Return what rounds with so many devices cost, the first one left out."""
     with lab(fleet) as made, made.usage.watched():
         connected = made.connected()
+        # All are in, and are asked who they are.
+        start, before = time.time(), made.usage.memory()
         made.wait_for_rows(1, 900)
-        cpu, start, before = made.usage.cpu(), time.time(), made.usage.memory()
+        cpu = made.usage.cpu()
         made.wait_for_rows(fleet.rounds - 1)
         rows = made.rows()[1:]
         cpu = (made.usage.cpu() - cpu) / len(rows)
@@ -69,7 +70,7 @@ def measure(fleet: Fleet) -> str:
         refused = made.counts()["dropped"]
     title = "stock, fedavg" if fleet.stock else "perennial, mc-psgd"
     times = f"{connected:.1f}", f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", f"{cpu:.2f}"
-    return _row(
+    return table_row(
         f"{fleet.devices:,}", fleet.model, title, *times, f"{before / MEGA:.0f}", f"{growth / MEGA:.0f}", refused
     )
 
@@ -103,7 +104,7 @@ def trouble(fleet: Fleet, silent: float) -> str:
         struck = len(made.rows())
         made.wait_for_rows(struck + 2)
         that, following = made.rows()[struck : struck + 2]
-    return _row(f"{fleet.devices:,}", fleet.model, f"{silent:.0%} silent" if silent else "all restart",
+    return table_row(f"{fleet.devices:,}", fleet.model, f"{silent:.0%} silent" if silent else "all restart",
                 f"{normal:.2f}", f"{that['seconds']:.2f}", f"{that['clients-answered']:g}",
                 f"{following['seconds']:.2f}", f"{following['clients-answered']:g}")  # fmt: skip
 
@@ -137,15 +138,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of devices")
     return parser.parse_args()
-
-
-def _commit() -> str:
-    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    return said.stdout.strip() or "unknown"
-
-
-def _row(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 if __name__ == "__main__":

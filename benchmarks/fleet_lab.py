@@ -38,6 +38,10 @@ class Fleet:
     # Nodes that the server waits for; 0: all devices.
     nodes: int = 0
     seconds: float = 0.0
+    # Keys that are admitted beside those of the devices.
+    spare: int = 0
+    # Files that the server may have open; 0: as the system says.
+    files: int = 0
     keys: tuple[tuple[str, object], ...] = ()
     # Flags of the server beside the keys of the run.
     flags: tuple[str, ...] = ()
@@ -157,8 +161,20 @@ def _server(fleet: Fleet, folder: Path, port: int) -> list[str]:
     command += [part for key, value in keys.items() for part in (f"--{key}", str(value))] + list(fleet.flags)
     if fleet.stock:
         return [*command, "--insecure", "--runtime", "stock"]
-    make_keys(folder, fleet.devices)
+    make_keys(folder, fleet.devices + fleet.spare)
+    if fleet.files:
+        command = ["sh", "-c", f'ulimit -n {fleet.files}; exec "$@"', "server", *command]
     return [*command, "--tls-cert", str(folder / "tls/server.crt"), "--tls-key", str(folder / "tls/server.key")]
+
+
+def commit() -> str:
+    """Return what git calls the tree."""
+    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return said.stdout.strip() or "unknown"
+
+
+def table_row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def make_keys(folder: Path, devices: int) -> None:
