@@ -68,6 +68,7 @@ def _check_listener(arguments: argparse.Namespace) -> None:
 
 def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
+    from perennial.server.cohort.patience import Patience
     from perennial.server.link.eager_grid import Stopped
     from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
@@ -86,6 +87,7 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         stock_nodes=arguments.stock_nodes,
         cert=arguments.tls_cert,
         stop=signals.stop,
+        patience=Patience(run.config.fair_time, run.config.min_replies, run.config.oversample),
     )
     keys = KeyFolder(arguments.state_dir / "nodes", fleet.registry)
     listener = Listener(fleet.app, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)

@@ -14,8 +14,8 @@ from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import key_of
 
-# A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise.
-DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0}
+# A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise; but not for stragglers.
+DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0, "fair-time": 1.5}
 # What an experiment file may say beside the keys of a run.
 _TITLE, _RUNS = "title", "runs"
 

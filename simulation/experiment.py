@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import prod
 from pathlib import Path
@@ -62,7 +62,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     entries = [
         (
             _name(run.pop("name", None), path),
-            [RunConfig.from_mapping(one) for one in _sweep({**content, **run, **changes}, path)],
+            [_simulated(RunConfig.from_mapping(one)) for one in _sweep({**content, **run, **changes}, path)],
         )
         for run in runs
     ]
@@ -73,6 +73,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
                 f"{path}: run {shown(run.name)} is there twice; let it differ in something, or give it a name"
             )
     return Experiment(title, output, _passes(named))
+
+
+def _simulated(config: RunConfig) -> RunConfig:
+    """Return a configuration whose cohorts are whole: nobody is late in a simulation."""
+    return replace(config, oversample=0.0)
 
 
 def _output(value: object, path: Path) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
+from perennial.server.cohort.patience import Patience
 from perennial.server.link.asgi import App
 from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_app import FleetApp
@@ -38,17 +39,21 @@ def open_run(
     stock_nodes: bool,
     cert: Path | None,
     stop: threading.Event,
+    patience: Patience | None = None,
 ) -> FleetRun:
-    """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS."""
+    """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS.
+
+    patience: when a round has waited long enough; None: it waits for everybody.
+    """
     certificate = der(cert) if cert else b""
     if stock_nodes:
         # Only then is anything loaded of Flower but its public names.
         from perennial.server.link.both import open_both
 
-        return open_both(config, keyed=keyed, certificate=certificate, stop=stop)
+        return open_both(config, keyed=keyed, certificate=certificate, stop=stop, patience=patience)
     fleet = Fleet(RunFacts(config), anybody=not keyed, certificate=certificate)
     take_identity(fleet.run.id)
-    return FleetRun(fleet, FleetApp(fleet), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())
+    return FleetRun(fleet, FleetApp(fleet), FleetGrid(fleet, stop=stop, patience=patience), lambda _: fleet.finish())
 
 
 def der(cert: Path) -> bytes:
