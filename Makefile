@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint test-install test-deploy fuzz paper paper-quick bench clean
+# The package as one folder, of links: mypy and griffe know nothing of __path__.
+ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
+	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
+
+.PHONY: help demo test lint docs test-install test-deploy fuzz paper paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -21,6 +25,10 @@ $(VENV)/datasets: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[simulation,datasets]'
 	touch $(VENV)/simulation $@
 
+$(VENV)/docs: $(VENV)/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $@
+
 $(VENV)/dev: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $(VENV)/simulation $(VENV)/datasets $@
@@ -29,7 +37,7 @@ demo: $(VENV)/simulation ## FedAvg forgets, MM-PSGD and MC-PSGD do not: a table 
 	$(BIN)/flower-simulation run simulation/experiments/demo.yaml --overwrite
 
 # What the tests print is kept in build/gate.log; if they fail, under a name that the next run leaves alone.
-test: lint ## the gate: ruff, mypy --strict, and the tests (all but the slow ones of test-install and test-deploy)
+test: lint ## the gate: ruff, mypy --strict, and the tests (the slow ones, and those that need root, are in test-install and test-deploy)
 	@mkdir -p build && rm -f build/gate.code
 	{ $(BIN)/pytest -q --numprocesses 2 --dist loadfile 2>&1; echo $$? >build/gate.code; } | tee build/gate.log
 	@code=$$(cat build/gate.code); test $$code -eq 0 || { kept=build/gate-failed-$$(date +%Y%m%d-%H%M%S).log; \
@@ -38,9 +46,12 @@ test: lint ## the gate: ruff, mypy --strict, and the tests (all but the slow one
 lint: $(VENV)/dev ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build/typed && mkdir -p build/typed/perennial
-	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
+	$(ONE_FOLDER)
 	$(BIN)/mypy
+
+docs: $(VENV)/docs ## the pages of docs/ as a site, in build/site; a link that leads nowhere is an error
+	$(ONE_FOLDER)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 paper: $(VENV)/datasets ## every figure and table of the paper on CIFAR-10, and the theorems (hours; goes on where it stopped)
 	$(BIN)/python -m perennial.simulation.paper run
@@ -66,7 +77,8 @@ test-install: $(VENV)/dev ## the wheel as users have it: pip install in a clean 
 	$(BIN)/pytest -q --numprocesses 2 --dist loadfile -m "slow or not slow" tests/install
 
 test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
-	$(BIN)/pytest -q -m "slow or not slow" tests/deploy
+	tests/deploy/needs.sh
+	$(BIN)/pytest -q -m "slow or root" tests/deploy
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

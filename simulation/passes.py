@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perennial.client.engines import choose
 from perennial.client.engines.native import NativeEngine
+from perennial.client.engines.told_native import ToldNativeEngine
 from perennial.common.command import places
 from perennial.common.command.errors import InputError
 from perennial.common.task import ready
@@ -21,6 +22,7 @@ from perennial.server.run.prepare import Pass, Run, prepare
 from perennial.server.run.progress import TerminalProgress
 from perennial.server.run.training import train
 from perennial.simulation.experiment import Experiment
+from perennial.simulation.fine_tuning import TunedRight
 
 
 def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, verbose: bool) -> list[Path]:
@@ -63,9 +65,10 @@ def _right(one: Pass) -> Right:
     """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
     task = ready.open_task(one.config.task)
     engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
-    if isinstance(engine, NativeEngine) and task.score.each is ready.right:
-        return engine.right
-    return TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
+    right: Right = TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
+    if isinstance(engine, NativeEngine | ToldNativeEngine) and task.score.each is ready.right:
+        right = engine.right
+    return TunedRight(right, one.shards, engine, one.config) if one.config.fine_tune_steps else right
 
 
 def _unfinished(one: Pass) -> Pass:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -73,6 +74,13 @@ def read_metrics(run: Path, *, times: bool = False) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl, without the seconds unless asked: no two runs have the same."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return rows if times else [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let caplog hear every logger: a command that ran in this process before may have turned it to the console."""
+    for name in ("perennial", "flwr"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from perennial.client.engines.loop import LoopEngine
 from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.network import Unsupported
 from perennial.client.engines.stacked import StackedEngine
+from perennial.client.engines.told_native import ToldNativeEngine
 from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import AUTO
@@ -22,6 +23,7 @@ from perennial.common.data.examples import Signature
 from perennial.common.task.learning_task import Task, collate
 from perennial.common.task.local_optimisers import PLAIN
 from perennial.common.task.ready import classification, cross_entropy
+from perennial.common.task.told_network import Told
 
 
 def choose(name: str, module: nn.Module, signature: Signature, threads: int = 1, task: Task = classification) -> Engine:
@@ -67,13 +69,16 @@ def _warn_once(message: str) -> None:
     logging.getLogger("perennial").warning(message)
 
 
-def _native(module: nn.Module, signature: Signature, threads: int, task: Task) -> NativeEngine:
+def _native(module: nn.Module, signature: Signature, threads: int, task: Task) -> NativeEngine | ToldNativeEngine:
     """Return the engine if the task is what its kernels compute."""
     if task.loss is not cross_entropy or task.optimiser != PLAIN or task.collate is not collate:
         raise Unsupported(f"task {task.name} is not plain SGD on cross-entropy")
-    if len(signature.x) != 1 or not set(signature.x[0].dtypes) <= {"uint8", "float32"}:
+    examples = signature.x[:1] if isinstance(module, Told) else signature.x
+    if len(examples) != 1 or not set(examples[0].dtypes) <= {"uint8", "float32"}:
         raise Unsupported("examples must be one array of uint8 or float32")
-    return NativeEngine(module, signature.x[0].shape, threads)
+    if isinstance(module, Told):
+        return ToldNativeEngine(module, examples[0].shape, threads)
+    return NativeEngine(module, examples[0].shape, threads)
 
 
 def _stacked(module: nn.Module, signature: Signature, task: Task) -> StackedEngine:

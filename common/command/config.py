@@ -17,7 +17,7 @@ from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
 # Other answers to the same problem, each with a training of its own; the first four all read the same chains.
 NEIGHBOURS = ("fedavgm", "fedadam", "fedrep", "ifca")
-STRATEGIES = ("fedavg", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
+STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 
@@ -46,6 +46,12 @@ class RunConfig:
     client_skew: float = real(1.0, "fraction of a block that is sorted by label before it is cut", least=0, most=1)
     task: str = word("classification", "what is learnt: classification, binary, regression or package.module:name")
     model: str = word(AUTO, "cnn, mlp, linear or package.module:factory; auto: by the data's shape")
+    told: str = word(
+        "none",
+        "what the model is told beside an example: its block as a one-hot, or its time as sine and cosine of the hour, "
+        "or of the time in the week if the days differ",
+        ("none", "block", "time"),
+    )
     cycles: int = whole(5, "times through all blocks, C", least=1)
     rounds_per_block: int = whole(10, "rounds before the next block, E", least=1)
     clock: str = word("", "blocks by time of day instead of by rounds, as in 'day: 08:00-20:00, night: 20:00-08:00'")
@@ -79,6 +85,9 @@ class RunConfig:
     quarantine_after: int = whole(3, "rejected updates in a row after which a node sits out; 0: never", least=0)
     quarantine_rounds: int = whole(10, "rounds that such a node sits out", least=1)
     selection_examples: int = whole(0, "examples a client judges the chains on; 0: its whole shard", least=0)
+    fine_tune_steps: int = whole(
+        0, "SGD steps that a client takes on its shard of a block before it predicts there; in simulation", least=0
+    )
     min_replies: float = real(0.5, "fraction of the cohort that must answer, or the round is repeated", above=0, most=1)
     round_timeout: float = real(600.0, "seconds a round waits for replies", above=0)
     fair_time: float = real(

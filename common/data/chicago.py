@@ -25,7 +25,7 @@ from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec
 from perennial.common.data.row_shards import RowShards
 from perennial.common.data.standard import standardised
-from perennial.common.data.timestamps import blocks_at
+from perennial.common.data.timestamps import blocks_at, phases_at
 
 CLOCK = ClockSpec.parse("weekday: Mon-Fri, weekend: Sat,Sun", "America/Chicago")
 TEST_FROM = np.datetime64("2014-01-01")
@@ -54,6 +54,7 @@ class Chicago:
             client=stations,
             block=blocks_at(CLOCK, at),
             test=days_of >= TEST_FROM,
+            phase=phases_at(CLOCK, at),
             client_names=names,
             block_names=CLOCK.names,
             shuffled=config.shuffled,

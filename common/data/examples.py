@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from perennial.common.command.errors import InputError
 
+# What a model may be told by a further input.
+BLOCK, TIME = "block", "time"
 # The inputs of many examples: each (n, *shape), the same n.
 Inputs = tuple[NDArray[Any], ...]
 Targets = NDArray[Any] | None
@@ -66,11 +68,13 @@ class Signature:
     """The types of an example's arrays.
 
     y: None if examples have no target. classes: if y is a label, one of [0, classes); 0 if it is something else.
+    told: what the last input tells the model, "block" or "time"; "" if all inputs are the example's own.
     """
 
     x: tuple[ArrayType, ...]
     y: ArrayType | None
     classes: int = 0
+    told: str = ""
 
     @classmethod
     def labelled(cls, shape: tuple[int, ...], classes: int, dtypes: tuple[str, ...] = ("float32",)) -> Signature:

@@ -25,7 +25,7 @@ from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec
 from perennial.common.data.row_shards import RowShards
 from perennial.common.data.standard import standardised
-from perennial.common.data.timestamps import blocks_at
+from perennial.common.data.timestamps import blocks_at, phases_at
 
 CLOCK = ClockSpec.parse(
     "morning: 05:00-10:00, midday: 10:00-15:00, afternoon: 15:00-19:00, evening: 19:00-05:00", "America/New_York"
@@ -46,6 +46,7 @@ class Flights:
             client=airline,
             block=blocks_at(CLOCK, seconds),
             test=future,
+            phase=phases_at(CLOCK, seconds),
             client_names=names,
             block_names=CLOCK.names,
             may_be_empty=True,

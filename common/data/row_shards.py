@@ -23,6 +23,8 @@ from perennial.common.wire.seeding import generator
 class RowShards(Described):
     """Fills ``Shards``. cuts: the rows of each (client, block); tests: the test rows of each block.
 
+    owner: the client of each row; phase: how much of the cycle is over at its time, in [0, 1); None: not known.
+
     >>> x, y = np.zeros((4, 3), np.float32), np.array([0, 1, 1, 0])
     >>> shards = RowShards.of((x,), y, client=np.array([0, 0, 1, 1]), block=np.array([0, 1, 0, 1]))
     >>> shards.shard(1, 0).rows
@@ -36,6 +38,8 @@ class RowShards(Described):
     blocks: int
     cuts: Mapping[tuple[int, int], Rows]
     tests: tuple[Rows, ...]
+    owner: NDArray[Any] | None = None
+    phase: NDArray[Any] | None = None
 
     @classmethod
     def of(
@@ -46,6 +50,7 @@ class RowShards(Described):
         client: NDArray[Any],
         block: NDArray[Any],
         test: NDArray[np.bool_] | None = None,
+        phase: NDArray[Any] | None = None,
         client_names: Sequence[object] = (),
         block_names: Sequence[str] = (),
         may_be_empty: bool = False,
@@ -55,9 +60,10 @@ class RowShards(Described):
     ) -> RowShards:
         """Cut examples by the client and the block of each; nothing is lost, nothing is there twice.
 
-        test: which rows are test rows; those of a block, of all clients, are its test set. client_names, block_names:
-        what errors call them. may_be_empty: a client may have no rows of a block, and then takes no part in its rounds.
-        shuffled: each client's rows are dealt to its blocks at random, so many to each as before.
+        test: which rows are test rows; those of a block, of all clients, are its test set. phase: how much of the cycle
+        is over at the time of each, in [0, 1). client_names, block_names: what errors call them. may_be_empty: a client
+        may have no rows of a block, and then takes no part in its rounds. shuffled: each client's rows are dealt to its
+        blocks at random, so many to each as before.
         """
         signature, y = Signature.of(x, y, where), as_target(y, where)
         test = np.zeros(len(x[0]), np.bool_) if test is None else test
@@ -79,7 +85,7 @@ class RowShards(Described):
         for one, of_test in enumerate(tests):
             if not len(of_test) and len(tested):
                 raise InputError(f"{where}: block {_called(block_names, one)} has no test rows, other blocks have some")
-        return cls(signature, x, y, clients, blocks, cuts, tests)
+        return cls(signature, x, y, clients, blocks, cuts, tests, client, phase)
 
     def shard(self, client: int, block: int) -> Shard:
         return Shard(self.x, self.y, self.cuts[client, block])

@@ -18,6 +18,7 @@ from perennial.common.data.datasets import CutDataset, Shard, Shards
 from perennial.common.data.examples import Signature
 from perennial.common.data.shards import ShardFolder
 from perennial.common.data.timed import TimedFolder
+from perennial.common.data.told_shards import telling
 
 # What a server without data assumes where it is not told.
 DEFAULT_CLASSES = 10
@@ -47,13 +48,23 @@ class NoData:
 
 
 def open_shards(config: RunConfig) -> Shards:
-    """Return the data that ``config`` names: a source's, a folder of shards, or cut from a data set."""
+    """Return the data that ``config`` names, whose examples have what the model is told as an input."""
+    return telling(_plain(config), config.told, shuffled=config.shuffled)
+
+
+def open_folder(path: Path, config: RunConfig) -> Shards:
+    """Return a folder of shards, whose examples have what the model is told as an input."""
+    return telling(_folder(path, config), config.told)
+
+
+def _plain(config: RunConfig) -> Shards:
+    """Return the data: a source's, a folder of shards, or cut from a data set."""
     if config.shape:
         return NoData(_shape(config.shape), config.classes or DEFAULT_CLASSES, config.blocks)
     if (source := sources.find(config.data)) is not None:
         return sources.opened(source, config)
     if Path(config.data).is_dir() or ("/" in config.data and not config.data.endswith(".npz")):
-        return open_folder(Path(config.data), config)
+        return _folder(Path(config.data), config)
     return _cut(
         config.data,
         config.blocks,
@@ -67,7 +78,7 @@ def open_shards(config: RunConfig) -> Shards:
     )
 
 
-def open_folder(path: Path, config: RunConfig) -> Shards:
+def _folder(path: Path, config: RunConfig) -> Shards:
     """Return a folder of shards; where blocks follow a clock, its clients may hold samples with timestamps."""
     folder = ShardFolder(path)
     if not config.clock:

@@ -17,7 +17,7 @@ from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.clock import ClockSpec
 from perennial.common.data import table_columns
 from perennial.common.data.row_shards import RowShards
-from perennial.common.data.timestamps import blocks_at
+from perennial.common.data.timestamps import blocks_at, phases_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ class Table:
             client=client,
             block=blocks_at(spec, seconds),
             test=self._test(seconds, spec.zone),
+            phase=phases_at(spec, seconds),
             client_names=names,
             block_names=spec.names,
             may_be_empty=self.may_be_empty,

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import SECONDS_A_DAY, ClockSpec
-from perennial.common.cycle.week import MINUTES_A_WEEK
 from perennial.common.data import npz
 from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.data.partition import Rows
@@ -49,14 +48,25 @@ def read_samples(path: Path, signature: Signature) -> Samples:
 
 def blocks_at(spec: ClockSpec, t: Times) -> NDArray[np.int64]:
     """Return ``spec.block_at`` of every second in t, for millions at once."""
+    minutes = _seconds_of_week(spec, t) // 60
+    week = np.array(spec.week(), np.int64)
+    return week.take(minutes)
+
+
+def phases_at(spec: ClockSpec, t: Times) -> NDArray[np.float64]:
+    """Return how much of its cycle, a day or a week on the wall clock, is over at every second in t, in [0, 1)."""
+    cycle = spec.period_days * SECONDS_A_DAY
+    return _seconds_of_week(spec, t) % cycle / cycle
+
+
+def _seconds_of_week(spec: ClockSpec, t: Times) -> Times:
+    """Return the seconds since Monday began on the wall clock."""
     if not t.size:
         return np.zeros(t.shape, np.int64)
     since, offsets = _offsets(spec, int(t.min()), int(t.max()))
     local = t + offsets[np.searchsorted(since, t, side="right") - 1]
     # 1970-01-01 was a Thursday: three days after a Monday.
-    minutes = (local + 3 * SECONDS_A_DAY) // 60 % MINUTES_A_WEEK
-    week = np.array(spec.week(), np.int64)
-    return week.take(minutes)
+    return (local + 3 * SECONDS_A_DAY) % (7 * SECONDS_A_DAY)
 
 
 def rows_by_block(spec: ClockSpec, t: Times, *, now: datetime, retention_days: float | None = None) -> tuple[Rows, ...]:

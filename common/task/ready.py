@@ -15,6 +15,7 @@ from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.task import models
 from perennial.common.task.learning_task import Batch, Score, Task, collate
+from perennial.common.task.told_network import Told
 
 # --- classification ---------------------------------------------------------------------------------------------------
 
@@ -138,10 +139,13 @@ def build(task: Task, signature: Signature, model: str = AUTO, seed: int = 0) ->
         network = models.seeded(lambda: make(signature), f"the network of task {task.name}", seed)
     else:
         assert task.outputs is not None
-        if len(signature.x) != 1:
+        inputs = signature.x[:-1] if signature.told else signature.x
+        if len(inputs) != 1:
             raise InputError(
-                f"model {model!r} takes one input, the data has {len(signature.x)}; write a task with a network for it"
+                f"model {model!r} takes one input, the data has {len(inputs)}; write a task with a network for it"
             )
-        network = models.build(model, signature.x[0].shape, task.outputs(signature), seed)
+        network = models.build(model, inputs[0].shape, task.outputs(signature), seed)
+        if signature.told:
+            network = Told(network, signature.told, *signature.x[-1].shape)
     task.check(network, signature)
     return network

@@ -11,7 +11,7 @@ from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.command.errors import InputError
 from perennial.common.data.datasets import Shards
 from perennial.common.data.source import open_shards, resolved
-from perennial.common.task import models
+from perennial.common.task.ready import build, open_task
 from perennial.server.run.folder import RunFolder
 
 
@@ -50,7 +50,7 @@ def prepare(runs: Sequence[Run]) -> Pass:
     shards = open_shards(runs[0].config)
     runs = tuple(replace(run, config=resolved(run.config, shards)) for run in runs)
     config = runs[0].config
-    network = models.build(config.model, shards.shape, shards.classes, config.seed)
+    network = build(open_task(config.task), shards.signature, config.model, config.seed)
     names = schedule_of(config).names
     if len(names) != shards.blocks:
         raise InputError(

@@ -50,6 +50,8 @@ def reader_of(config: RunConfig) -> Reader:
     decay = config.decay if config.averaging == "exponential" else None
     if config.strategy == "fedavg":
         return Reader(MIXED, 0.0, everywhere=True)
+    if config.strategy == "fedavg-mean":
+        return Reader(MIXED, decay, everywhere=True)
     if config.strategy in ("fedavgm", "fedadam"):
         return Reader(MIXED, 0.0, everywhere=True, trains=config.strategy)
     if config.strategy in ("fedrep", "ifca"):

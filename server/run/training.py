@@ -16,6 +16,7 @@ from perennial.common.command.errors import InputError, RunError
 from perennial.common.cycle.clock import ClockSchedule
 from perennial.common.cycle.schedule import Schedule
 from perennial.common.task import models
+from perennial.common.task.ready import open_task
 from perennial.common.wire.chains import SEPARATE, Vector
 from perennial.common.wire.layout import Layout
 from perennial.server.cohort.roster import Roster
@@ -57,6 +58,10 @@ def train(
     right: tells which guesses of a model are right; None: by torch.
     """
     runs, shards, config = prepared.runs, prepared.shards, prepared.config
+    if config.fine_tune_steps and right is None:
+        raise InputError(
+            "fine-tune-steps is for flower-simulation: a server has no data of the clients to fine-tune on"
+        )
     arrays = models.arrays_of(prepared.network)
     layout = Layout.of(arrays)
     initial = layout.flatten(arrays)
@@ -81,7 +86,7 @@ def train(
         schedule = schedule_of(config, started=saved.started, done=state.slot.server_round)
     roster.gather(grid, nodes)
     _say_what_is_averaged(config, roster)
-    evaluator = Evaluator(right or TorchRight(prepared.network, layout), shards)
+    evaluator = Evaluator(right or TorchRight(prepared.network, layout, open_task(config.task)), shards)
     keeper = _Keeper(runs, schedule, evaluator, roster, saved.positions if saved else (0,) * len(runs), eager, progress)
     strategy = strategy_class(config, schedule, layout, readers, state, roster, keeper)
     done = state.slot.server_round if state.slot else 0

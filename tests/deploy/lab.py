@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,14 +20,6 @@ SERVER, OUTSIDER = "server", "outsider"
 CLIENT = ("-m", "perennial.client.cli")
 CLIENTS = 4
 PORT = 8000
-# Where this machine cannot have namespaces, one line says why.
-IMPOSSIBLE = (
-    "needs root for network namespaces"
-    if os.geteuid() != 0
-    else "needs the ip command (Debian: iproute2)"
-    if not shutil.which("ip")
-    else ""
-)
 
 
 class Network:

@@ -6,7 +6,6 @@ import argparse
 import configparser
 import re
 import shlex
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -68,7 +67,7 @@ def test_the_server_resumes_after_a_crash_and_stops_as_on_ctrl_c() -> None:
     assert "130" in service["SuccessExitStatus"].split()
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+@pytest.mark.root
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_understands_every_line_of_a_unit(name: str, tmp_path: Path) -> None:
     # Verification wants the program to exist.
@@ -107,7 +106,7 @@ def test_a_dockerfile_copies_what_exists_and_does_not_run_as_root(name: str) -> 
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
     # All that pyproject.toml names, or the image does not build.
     settings = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert {*settings["package-dir"].values(), "pyproject.toml"} <= set(copied)
+    assert {*settings["package-dir"].values(), "pyproject.toml", "LICENSE"} <= set(copied)
     assert [word for word in copied if not (DEPLOY.parent / word).exists() and word != "README.md"] == []
     users = [line for line in lines if line.startswith("USER ")]
     assert users[-1:] == ["USER perennial"]
@@ -120,7 +119,7 @@ def test_nginx_opens_the_fleet_api_and_the_health_check_alone() -> None:
     assert locations["/"].split() == ["return", "404;"]
 
 
-@pytest.mark.skipif(not shutil.which("nginx") or not shutil.which("openssl"), reason="needs nginx and openssl")
+@pytest.mark.root
 def test_nginx_takes_its_configuration(tmp_path: Path) -> None:
     subprocess.run([DEPLOY / "certificates.sh", tmp_path, "server.example"], check=True, stdout=subprocess.DEVNULL)
     text = (DEPLOY / "nginx.conf").read_text().replace("/etc/perennial/tls", str(tmp_path))

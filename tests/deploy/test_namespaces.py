@@ -15,11 +15,11 @@ from perennial.common.wire import link
 from tests.conftest import read_metrics, read_predictors
 from tests.deploy import scenes
 from tests.deploy.device import COUNT_ROUND, FORGED_ROUND, LATE_ROUND, NAN_ROUND, SHAPE_ROUND
-from tests.deploy.lab import CLIENT, CLIENTS, IMPOSSIBLE, OUTSIDER, PORT, SERVER, Lab, Process, device, laboratory, rows
+from tests.deploy.lab import CLIENT, CLIENTS, OUTSIDER, PORT, SERVER, Lab, Process, device, laboratory, rows
 from tests.deploy.scenes import EXPERIMENT, KILLS, OUTAGE_ROUNDS, ROUNDS, Hostile, Interrupted, Outage
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.skipif(bool(IMPOSSIBLE), reason=IMPOSSIBLE), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

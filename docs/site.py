@@ -1,0 +1,13 @@
+"""For mkdocs: what pages link to outside docs/ is in the repository, and on the site leads there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_OUTSIDE = re.compile(r"\]\(\.\./([^)\s]+)\)")
+
+
+def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
+    """Return a page whose links to files of the repository are links to the repository."""
+    return _OUTSIDE.sub(lambda found: f"]({config['repo_url']}/blob/main/{found[1]})", markdown)
