@@ -6,6 +6,7 @@
     python -m benchmarks.fleet --devices 10000 --idle 60
     python -m benchmarks.fleet --devices 1000 --restart
     python -m benchmarks.fleet --devices 500 --silent 0.2
+    python -m benchmarks.fleet --devices 20 --twice
 
 A real flower-server with TLS and keys trains with MC-PSGD; devices are those of benchmarks/devices.py, in as many
 processes as there are cores, on the same machine: what they take is not the server's, but slows it down.
@@ -14,9 +15,11 @@ processes as there are cores, on the same machine: what they take is not the ser
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import statistics
 import time
+from dataclasses import replace
 
 from benchmarks.fleet_lab import MEGA, MODELS, Fleet, Lab, commit, lab, table_row
 from benchmarks.processes import wait_until
@@ -39,6 +42,9 @@ def main() -> None:
     if options.idle:
         for devices in options.devices:
             print(idle(Fleet(devices, workers=options.workers), options.idle), flush=True)
+    elif options.twice:
+        for devices in options.devices:
+            print(twice(_fleet(options, devices, options.model[0])), flush=True)
     elif options.restart or options.silent:
         print(TROUBLE, flush=True)
         for model in options.model:
@@ -109,6 +115,20 @@ def trouble(fleet: Fleet, silent: float) -> str:
                 f"{following['seconds']:.2f}", f"{following['clients-answered']:g}")  # fmt: skip
 
 
+def twice(fleet: Fleet) -> str:
+    """Return whether the same training leaves the same predictors when it is deployed again, with late answers."""
+    left = []
+    for seconds in (0.0, max(fleet.seconds, 0.2)):
+        # Whom the seed draws takes part, however late.
+        with lab(replace(fleet, seconds=seconds, keys=(("fair-time", 0), ("min-replies", 1)))) as made:
+            predictors = made.folder / "run" / "predictors"
+            wait_until((predictors / "manifest.json").exists, 3600, "the predictors")
+            models = sorted(predictors.glob("*.safetensors"))
+            left.append([hashlib.sha256(model.read_bytes()).hexdigest() for model in models])
+    said = "the same bits" if left[0] == left[1] and left[0] else "OTHER BITS"
+    return f"{fleet.devices} devices, {fleet.model}: {len(left[0])} predictors, deployed twice: {said}"
+
+
 def _in_mid_round(made: Lab, normal: float) -> None:
     """Return in the midst of a round: a row is written when its round's losses are in, with the next round's."""
     made.wait_for_rows(len(made.rows()) + 1)
@@ -136,6 +156,7 @@ def _options() -> argparse.Namespace:
     which.add_argument(
         "--silent", type=float, default=0.0, metavar="FRACTION", help="of the devices, which fall silent"
     )
+    which.add_argument("--twice", action="store_true", help="train twice, with answers in another order; compare bits")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of devices")
     return parser.parse_args()
 

@@ -69,12 +69,13 @@ class ExactMean:
         unit = math.frexp(largest)[1] // _BITS
         while left.any():
             rounding = _ROUND * 2.0 ** (_BITS * unit)
-            whole = (left + rounding) - rounding
+            whole = left + rounding
+            whole -= rounding
+            left -= whole
             if unit in self._sums:
                 self._sums[unit] += whole
             else:
-                self._sums[unit] = whole.copy()
-            left -= whole
+                self._sums[unit] = whole
             unit -= 1
         if not self._sums:
             self._sums[0] = np.zeros_like(left)
