@@ -32,7 +32,7 @@ FORMAT = 1
 _KEPT = 2
 # A resumed run may differ in these: they say how and where to run. Clients spread over another number of nodes are
 # averaged in another order, so `nodes` may change the last bits, and what a median over nodes is of.
-_MAY_DIFFER = {"output", "nodes", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every"}
+_MAY_DIFFER = {"output", "nodes", "round-timeout", "fair-time", "node-timeout", "round-attempts", "checkpoint-every"}
 
 
 @dataclass(frozen=True)
