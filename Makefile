@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
 	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
 
-.PHONY: help demo test lint docs test-install test-deploy fuzz paper paper-quick bench clean
+.PHONY: help demo test lint docs test-install test-deploy test-cluster canary fuzz paper real paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -28,6 +28,10 @@ $(VENV)/datasets: $(VENV)/pip pyproject.toml
 $(VENV)/docs: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $@
+
+$(VENV)/real: $(VENV)/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[simulation,real]'
+	touch $(VENV)/simulation $@
 
 $(VENV)/dev: $(VENV)/pip pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
@@ -58,6 +62,9 @@ paper: $(VENV)/datasets ## every figure and table of the paper on CIFAR-10, and 
 	$(BIN)/python -m perennial.simulation.theory --output docs/results/theory
 	$(BIN)/python -m perennial.simulation.paper collect runs/paper --output docs/results --page docs/results.md
 
+real: $(VENV)/real ## real data that come in cycles, with every control: docs/real-data.md (goes on where it stopped)
+	$(BIN)/python -m perennial.simulation.real
+
 paper-quick: $(VENV)/simulation ## the same in minutes, on digits
 	$(BIN)/python -m perennial.simulation.paper run --quick
 	$(BIN)/python -m perennial.simulation.theory --output runs/paper-quick/theory --quick
@@ -79,6 +86,13 @@ test-install: $(VENV)/dev ## the wheel as users have it: pip install in a clean 
 test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), with all the trouble a fleet has
 	tests/deploy/needs.sh
 	$(BIN)/pytest -q -m "slow or root" tests/deploy
+
+# flwr 1.42 comes by itself, without its dependencies: another package's pin keeps some of them out.
+canary: $(VENV)/dev ## the library and the quick runtime with flwr 1.42, then with the newest flwr that can be had
+	$(BIN)/python -m tests.canary '1.42.*'
+	$(BIN)/python -m tests.canary
+test-cluster: $(VENV)/dev ## a Ray cluster of two raylets, one of which dies in mid-run, and a third one that joins
+	$(BIN)/pytest -q -m "slow or not slow" tests/simulation/test_machines.py
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

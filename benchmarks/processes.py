@@ -45,10 +45,15 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> No
 
 
 @contextmanager
-def running(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command beside its log, which has all that it says; in the end it is asked to end, then made to."""
+def running(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in ``cwd``, or beside its log, which has all that it says.
+
+    In the end it is asked to end, then made to.
+    """
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=log.parent, env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=cwd or log.parent, env=environment, stdout=output, stderr=output)
     try:
         yield process
     finally:

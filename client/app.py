@@ -38,7 +38,7 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the ordered clients on both chains from the models received, and judge those where asked."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, config.task, node.model, node.shards.signature, node.threads)
+    engine, layout = _engine(config, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=order.report_loss)
@@ -59,7 +59,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the received models on the ordered clients' shards."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config.engine, config.task, node.model, node.shards.signature, node.threads)
+    engine, layout = _engine(config, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=True)
@@ -125,7 +125,8 @@ def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
 
 
 @lru_cache(maxsize=4)
-def _engine(name: str, task: str, model: str, signature: Signature, threads: int) -> tuple[Engine, Layout]:
-    opened = open_task(task)
+def _engine(config: RunConfig, model: str, signature: Signature, threads: int) -> tuple[Engine, Layout]:
+    opened = open_task(config.task)
     network = build(opened, signature, model)
-    return engines.choose(name, network, signature, threads, opened), Layout.of(arrays_of(network))
+    gpu = config.gpus_per_worker > 0
+    return engines.choose(config.engine, network, signature, threads, opened, gpu=gpu), Layout.of(arrays_of(network))

@@ -7,13 +7,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial.common.command import console, extras, flower
+from perennial.common.command import console, extras, flower, places
 from perennial.common.command.address import check_insecure, check_pair
+from perennial.common.command.app_config import AppConfig
 from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError
 from perennial.server import options
+from perennial.server.jobs import job_of
 from perennial.server.run.folder import RunFolder
+
+# They import all of Flower's internals that the quick runtime's server needs, without and with stock nodes.
+_QUICK = {False: "perennial.server.link.fleet_run", True: "perennial.server.link.both"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     console.log_to_console(verbose=arguments.verbose)
     config = options.run_config(arguments)
+    with places.writing_to(Path(config.output)):
+        return _run(config, arguments)
+
+
+def _run(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     if not (arguments.resume or arguments.overwrite or arguments.attach):
         RunFolder(Path(config.output)).refuse_to_lose(
             "go on with it by --resume, keep it by another --output, or lose it by --overwrite"
@@ -36,10 +46,10 @@ def _main(arguments: argparse.Namespace) -> int:
         from perennial.server.link import stock
 
         return stock.attach(config, arguments)
-    extras.need("app")
+    if isinstance(config, RunConfig):
+        extras.need("app")
     _check_listener(arguments)
-    if arguments.runtime == "quick" and not flower.matches():
-        say(f"flower-server: {flower.mismatch()}")
+    if arguments.runtime == "quick" and flower.use_stock(_QUICK[arguments.stock_nodes], "flower-server"):
         arguments.runtime = "stock"
     if arguments.runtime == "stock":
         from perennial.server.link import stock
@@ -66,28 +76,25 @@ def _check_listener(arguments: argparse.Namespace) -> None:
         check_pair(arguments.tls_cert, arguments.tls_key)
 
 
-def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
+def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
     from perennial.server.cohort.patience import Patience
+    from perennial.server.link.bundle import bundled
     from perennial.server.link.eager_grid import Stopped
     from perennial.server.link.fleet_run import open_run
     from perennial.server.link.key_folder import KeyFolder
     from perennial.server.link.listener import Listener
-    from perennial.server.run.prepare import Run, prepare
-    from perennial.server.run.progress import TerminalProgress
-    from perennial.server.run.training import train
 
-    run = prepare([Run(config, RunFolder(Path(config.output).absolute()))])
+    job = job_of(config, resume=arguments.resume, overwrite=arguments.overwrite)
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
     keyed = not (arguments.insecure or arguments.any_node)
-    # Nodes see nothing of the run but its settings; where it is kept is the server's business.
+    # A stock node asks for the app before it answers anything.
+    bundle = bundled(config, arguments.state_dir.absolute() / "app") if arguments.stock_nodes else b""
+    patience = (
+        Patience(config.fair_time, config.min_replies, config.oversample) if isinstance(config, RunConfig) else None
+    )
     fleet = open_run(
-        {**run.config.to_mapping(), "output": ""},
-        keyed=keyed,
-        stock_nodes=arguments.stock_nodes,
-        cert=arguments.tls_cert,
-        stop=signals.stop,
-        patience=Patience(run.config.fair_time, run.config.min_replies, run.config.oversample),
+        job.told, keyed=keyed, bundle=bundle, cert=arguments.tls_cert, stop=signals.stop, patience=patience
     )
     keys = KeyFolder(arguments.state_dir / "nodes", fleet.registry)
     listener = Listener(fleet.app, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)
@@ -96,27 +103,26 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         remedy = "" if len(keys) else "; deploy/admit.sh puts one there"
         say(f"{len(keys)} node keys in {arguments.state_dir / 'nodes'}{remedy}")
     listener.start()
-    say(f"listening on {arguments.host}:{listener.port}, results in {run.folder.path}")
+    say(f"listening on {arguments.host}:{listener.port}, results in {job.folder}")
     completed = False
     try:
-        progress = TerminalProgress([run.config.strategy])
-        train(run, fleet.grid, nodes=run.config.nodes or 1, resume=arguments.resume, progress=progress)
+        job.train(fleet.grid)
         completed = True
     except Stopped:
-        say(f"stopped; `flower-server --resume` with the same settings goes on from {run.folder.checkpoints}")
+        say(f"stopped; `flower-server --resume` with the same settings goes on from {job.folder / 'checkpoint'}")
     finally:
         keys.stop()
         fleet.finish(completed)
         listener.stop()
     if completed:
-        _report(run.folder.path)
+        _report(job.folder)
     return 0 if completed else signals.exit_code()
 
 
 def _report(folder: Path) -> None:
     """Write report.html where the libraries for it are installed; a server needs no figures to do its work."""
-    if "matplotlib" in extras.missing("simulation"):
-        say(f"no report.html, whose figures need matplotlib: {extras.install('simulation')}")
+    if "matplotlib" in extras.missing("ray"):
+        say(f"no report.html, whose figures need matplotlib: {extras.install('ray')}")
         return
     from perennial.server.report import html, reading
 

@@ -10,12 +10,14 @@ from typing import Any
 import yaml
 
 from perennial.common.command import unique_yaml
+from perennial.common.command.app_config import APP, AppConfig, app_flags, with_block_names
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
-from perennial.common.command.typed_keys import key_of
+from perennial.common.command.typed_keys import AUTO, key_of
 
 # A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise; but not for stragglers.
-DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0, "fair-time": 1.5}
+# And its updates come from strangers' machines.
+DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0, "fair-time": 1.5, "max-update-norm": AUTO}
 # What an experiment file may say beside the keys of a run.
 _TITLE, _RUNS = "title", "runs"
 
@@ -53,22 +55,26 @@ def parser() -> argparse.ArgumentParser:
         default = DEPLOYED.get(key_of(item), item.default)
         text = f"{item.metadata['doc']} (default: {_shown(item.metadata, default)})".replace("%", "%%")
         run.add_argument(f"--{key_of(item)}", metavar="VALUE", help=text)
+    own = parser.add_argument_group("run of your own Flower app (beside those above that mean the same)")
+    for item in app_flags():
+        own.add_argument(f"--{key_of(item)}", metavar="VALUE", help=item.metadata["doc"].replace("%", "%%"))
     return parser
 
 
-def run_config(arguments: argparse.Namespace) -> RunConfig:
-    """Return the run that file and flags describe; flags win."""
+def run_config(arguments: argparse.Namespace) -> RunConfig | AppConfig:
+    """Return the run that file and flags describe; flags win. With ``app`` it is one of a user's own app."""
     values: dict[str, object] = {**DEPLOYED, **_read_file(arguments.config)}
-    for item in flags():
+    for item in [*flags(), *app_flags()]:
         text = getattr(arguments, item.name)
         if text is not None:
             values[key_of(item)] = text if isinstance(item.default, str) else _scalar(key_of(item), text)
+    values = with_block_names(values)
     for key, value in values.items():
         if isinstance(value, list):
             raise InputError(f"{key} is a list of {len(value)}, a server runs one at a time; choose one with --{key}")
     if not values.get("output"):
         values["output"] = str(arguments.state_dir / "run")
-    return RunConfig.from_mapping(values)
+    return (AppConfig if APP in values else RunConfig).from_mapping(values)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -99,6 +105,6 @@ def _scalar(key: str, text: str) -> object:
 
 
 def _shown(metadata: Mapping[str, Any], default: object) -> str:
-    if metadata.get("auto") and default == 0:
+    if metadata.get("auto") is not None and default == metadata["auto"]:
         return "auto"
     return str(default).lower() if isinstance(default, bool) else f"{default}" if default != "" else "none"

@@ -1,13 +1,13 @@
-"""Algorithms 1 and 2 on arrays: models are float32 vectors (P,) or named arrays. Pure; imports neither flwr nor torch.
+"""Algorithms 1 and 2 on arrays. Pure; imports neither flwr nor torch.
 
-What a library user trains are named arrays of any dtype; the project's own app trains float32 vectors.
+Models are named arrays of any dtype; while they are averaged over clients, those of the project's own app are float32
+vectors (P,).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,22 +30,15 @@ def mean(models: Sequence[Vector], weights: Sequence[float]) -> Vector:
     return sum_.astype(np.float32)
 
 
-def fold(predictor: Vector, model: Vector, folded: int, decay: float | None) -> Vector:
-    """Return the predictor with one more model in it (Algorithm 1, line 8; Algorithm 2, line 12).
-
-    folded: r, the models that it already averages. decay: None for the running mean, r/(r+1) and 1/(r+1); else the
-    weight of the old predictor (experiments: 0.5). The first model is taken whole either way.
-    """
-    return _folded(predictor, model, _kept(folded, decay), np.dtype(np.float32))
-
-
-def fold_named(
+def fold(
     predictor: Arrays, model: Arrays, folded: int, decay: float | None, dtypes: Mapping[str, np.dtype[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Return ``fold`` of models that are named arrays of any kind, each as ``dtypes`` says.
+    """Return the predictor with one more model in it (Algorithm 1, line 8; Algorithm 2, line 12).
 
-    Floats are folded in float64. What is whole or true or false by its dtype has no average: it is the model's, rounded
-    if an aggregation made fractions of it. Before the first fold ``predictor`` is not read.
+    folded: r, the models that it already averages; before the first fold ``predictor`` is not read, and the model is
+    taken whole. decay: None for the running mean, r/(r+1) and 1/(r+1); else the weight of the old predictor
+    (experiments: 0.5). Floats are folded in float64, and each array is as ``dtypes`` says. What is whole or true or
+    false by its dtype has no average: it is the model's, rounded if an aggregation made fractions of it.
     """
     keep = _kept(folded, decay)
     return {name: _folded(predictor.get(name), model[name], keep, dtype) for name, dtype in dtypes.items()}
@@ -72,59 +65,3 @@ def choose(loss_mixed: float, loss_separate: float) -> str:
     if not (math.isfinite(loss_mixed) and math.isfinite(loss_separate)):
         raise ValueError(f"losses must be finite to be compared, got mixed {loss_mixed} and separate {loss_separate}")
     return SEPARATE if loss_separate < loss_mixed else MIXED
-
-
-def median(models: Sequence[Vector]) -> Vector:
-    """Return the coordinate-wise median."""
-    return np.median(np.stack(models), axis=0).astype(np.float32)
-
-
-def trimmed(trim: float, count: int) -> int:
-    """Return floor(trim * count), of the numbers as they are written: 0.29 * 100 is a little under 29 in binary."""
-    return math.floor(trim * count + 1e-9)
-
-
-def trimmed_mean(models: Sequence[Vector], trim: float) -> Vector:
-    """Return the coordinate-wise mean without the floor(trim * n) smallest and largest values."""
-    cut = trimmed(trim, len(models))
-    ordered = np.sort(np.stack(models), axis=0)
-    kept: Vector = ordered[cut : len(models) - cut].mean(axis=0, dtype=np.float64).astype(np.float32)
-    return kept
-
-
-@dataclass(frozen=True)
-class Chains:
-    """The models that training carries on: x_bar, and w_bar of every block (empty where no chain is separate)."""
-
-    mixed: Vector
-    separate: tuple[Vector, ...] = ()
-
-    @classmethod
-    def start(cls, initial: Vector, separate_blocks: int = 0) -> Chains:
-        """Return the state before round 1: every chain starts as the initial model."""
-        return cls(initial, (initial,) * separate_blocks)
-
-    def advanced(self, block: int, mixed: Vector, separate: Vector | None = None) -> Chains:
-        """Return the chains after a round of ``block`` (Algorithm 2, lines 6 and 7)."""
-        if separate is None:
-            return replace(self, mixed=mixed)
-        return Chains(mixed, (*self.separate[:block], separate, *self.separate[block + 1 :]))
-
-
-@dataclass(frozen=True)
-class Predictors:
-    """One model a block, and how many models each averages (r, over all cycles)."""
-
-    models: tuple[Vector, ...]
-    folded: tuple[int, ...]
-
-    @classmethod
-    def start(cls, initial: Vector, blocks: int) -> Predictors:
-        return cls((initial,) * blocks, (0,) * blocks)
-
-    def with_fold(self, block: int, model: Vector, decay: float | None) -> Predictors:
-        """Return the predictors after ``model`` was folded into that of ``block``."""
-        predictor = fold(self.models[block], model, self.folded[block], decay)
-        models = (*self.models[:block], predictor, *self.models[block + 1 :])
-        folded = (*self.folded[:block], self.folded[block] + 1, *self.folded[block + 1 :])
-        return Predictors(models, folded)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perennial.common.command import console, extras
+from perennial.common.command.app_config import app_flags
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import key_of
@@ -31,15 +32,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    extras.need("simulation")
-    from perennial.server.report import html, reading, table
-    from perennial.simulation.experiment import load
-    from perennial.simulation.passes import run_experiment
+    from perennial.simulation.experiment import describe, experiment_of
 
-    experiment = load(options.file, options.set)
-    folders = run_experiment(experiment, resume=options.resume, overwrite=options.overwrite, verbose=options.verbose)
-    runs = [reading.read(folder) for folder in folders]
-    page = html.write(experiment.output, runs, experiment.title)
+    described, again = describe(options.file, options.set), {"resume": options.resume, "overwrite": options.overwrite}
+    extras.need("ray" if described.of_an_app else "simulation")
+    from perennial.common.command import places
+    from perennial.server.report import html, reading, table
+
+    with places.writing_to(described.output):
+        if described.of_an_app:
+            from perennial.simulation.app_runs import run_apps
+
+            folders = run_apps(described, **again, verbose=options.verbose)
+        else:
+            from perennial.simulation.passes import run_experiment
+
+            folders = run_experiment(experiment_of(described), **again, verbose=options.verbose)
+        runs = [reading.read(folder) for folder in folders]
+        page = html.write(described.output, runs, described.title)
     table.show(runs)
     print(f"report: {page}")
     return 0
@@ -85,7 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="run an experiment file",
         description="Run an experiment file; a list as a value is a sweep. Writes metrics, predictors and a report.",
-        epilog="keys:\n" + "\n".join(_key_help()),
+        epilog="keys:\n"
+        + "\n".join(_key_help(flags()))
+        + "\n\nkeys of a run of your own Flower app (docs/library.md), beside those above that it shares:\n"
+        + "\n".join(_key_help(app_flags())),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("file", type=Path, metavar="FILE.yaml")
@@ -111,8 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _key_help() -> list[str]:
-    return [f"  {key_of(item):22} {_default(item):14} {item.metadata['doc']}{_choices(item)}" for item in flags()]
+def _key_help(items: Sequence[Field[Any]]) -> list[str]:
+    return [f"  {key_of(item):22} {_default(item):14} {item.metadata['doc']}{_choices(item)}" for item in items]
 
 
 def _choices(item: Field[Any]) -> str:
@@ -121,7 +134,7 @@ def _choices(item: Field[Any]) -> str:
 
 
 def _default(item: Field[Any]) -> str:
-    return str(RunConfig().to_mapping()[key_of(item)])
+    return str(RunConfig().to_mapping().get(key_of(item), item.default or ""))
 
 
 def _add_flag(parser: argparse.ArgumentParser, item: Field[Any]) -> None:

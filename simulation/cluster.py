@@ -13,7 +13,7 @@ from typing import Any
 from perennial.common.command.errors import RunError
 from perennial.simulation.scratch import scratch_folder
 
-# Read when ray is imported, which is why this stands before it.
+# Read when ray is imported, which is why that comes later.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # Ray starts its workers at nice 15: on a machine that does anything else, a simulation would crawl.
@@ -25,8 +25,6 @@ os.environ.setdefault("RAY_task_rpc_inlined_bytes_limit", "20000000")
 # Ray's head keeps a record of the last 100,000 calls for its dashboard: memory that grows for hours.
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
 
-import ray
-
 # Orders and updates of a round; Ray would take a third of the machine's memory.
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 # Ray gives a node 30 s to start, which a machine busy with other things may not keep.
@@ -36,6 +34,10 @@ _ATTEMPTS = 3
 @contextmanager
 def connected(*, verbose: bool) -> Iterator[int]:
     """Connect to Ray and yield the CPUs that it has; what was started here is stopped and removed on the way out."""
+    if not verbose:
+        hush()
+    import ray
+
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
     address = os.environ.get("RAY_ADDRESS")
     with nullcontext() if address else scratch_folder() as scratch:
@@ -55,7 +57,17 @@ def connected(*, verbose: bool) -> Iterator[int]:
             ray.shutdown()
 
 
+def hush() -> None:
+    """Let Ray, which is not imported yet, print nothing of its own.
+
+    If a machine dies, it prints what the raylet there logged last, also to those who want no log.
+    """
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "(?s).")
+
+
 def _start(options: dict[str, Any]) -> None:
+    import ray
+
     terminate = signal.getsignal(signal.SIGTERM)
     for attempt in range(1, _ATTEMPTS + 1):
         try:

@@ -6,22 +6,26 @@ A run may have a ``name``; the others are named by what differs between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from perennial.common.command import unique_yaml
-from perennial.common.command.config import NEIGHBOURS, STRATEGIES, RunConfig
+from perennial.common.command.app_config import APP, with_block_names
+from perennial.common.command.config import STRATEGIES, RunConfig
 from perennial.common.command.errors import InputError, shown
+from perennial.common.command.typed_keys import KeyedConfig
+from perennial.server.strategies.own.ways import trains
 
 # Runs that differ in these alone train the same chains, and are trained together; neighbours train on their own.
 _READ_ONLY_KEYS = ("strategy", "averaging", "decay")
 _MOST_RUNS = 1000
+Config = TypeVar("Config", bound=KeyedConfig)
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,44 @@ class Experiment:
     passes: tuple[tuple[NamedRun, ...], ...]
 
 
+@dataclass(frozen=True)
+class DescribedRuns:
+    """What a file says of its runs: for each entry of ``runs`` its name and the mappings that its lists make."""
+
+    path: Path
+    title: str
+    output: Path
+    entries: tuple[tuple[str, tuple[dict[str, Any], ...]], ...]
+
+    @property
+    def of_an_app(self) -> bool:
+        """Whether its runs are of a user's own app."""
+        return any(APP in mapping for _, mappings in self.entries for mapping in mappings)
+
+
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Return the experiment of a file; ``overrides`` are key=value, and win over every run's own value."""
+    return experiment_of(describe(path, overrides))
+
+
+def experiment_of(described: DescribedRuns) -> Experiment:
+    """Return the experiment of the project's own app that a file describes."""
+    runs = named_runs(described, lambda values: _simulated(RunConfig.from_mapping(values)))
+    return Experiment(described.title, described.output, _passes([NamedRun(name, config) for name, config in runs]))
+
+
+def named_runs(described: DescribedRuns, read: Callable[[Mapping[str, object]], Config]) -> list[tuple[str, Config]]:
+    """Return the runs that a file describes, each with its name; ``read`` makes a configuration of a mapping."""
+    path = described.path
+    named = _named([(name, [read(one) for one in mappings]) for name, mappings in described.entries])
+    for index, (name, config) in enumerate(named):
+        if any(config == other or name == its for its, other in named[:index]):
+            raise InputError(f"{path}: run {shown(name)} is there twice; let it differ in something, or give it a name")
+    return named
+
+
+def describe(path: Path, overrides: Sequence[str] = ()) -> DescribedRuns:
+    """Read a file; ``overrides`` as in ``load``."""
     try:
         content = unique_yaml.load(path.read_text())
     except FileNotFoundError as error:
@@ -62,17 +102,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     entries = [
         (
             _name(run.pop("name", None), path),
-            [_simulated(RunConfig.from_mapping(one)) for one in _sweep({**content, **run, **changes}, path)],
+            tuple(_sweep(with_block_names({**content, **run, **changes}), path)),
         )
         for run in runs
     ]
-    named = _named(entries)
-    for index, run in enumerate(named):
-        if any(run.config == other.config or run.name == other.name for other in named[:index]):
-            raise InputError(
-                f"{path}: run {shown(run.name)} is there twice; let it differ in something, or give it a name"
-            )
-    return Experiment(title, output, _passes(named))
+    return DescribedRuns(path, title, output, tuple(entries))
 
 
 def _simulated(config: RunConfig) -> RunConfig:
@@ -106,7 +140,7 @@ def _sweep(mapping: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     return [dict(zip(mapping, values, strict=True)) for values in product(*choices)]
 
 
-def _named(entries: Sequence[tuple[str, list[RunConfig]]]) -> list[NamedRun]:
+def _named(entries: Sequence[tuple[str, list[Config]]]) -> list[tuple[str, Config]]:
     """Name runs by what differs: among those of one entry that has a name, and among all that have none."""
     pool = [config for name, configs in entries if not name for config in configs]
     alone = sum(len(configs) for _, configs in entries) == 1
@@ -117,11 +151,11 @@ def _named(entries: Sequence[tuple[str, list[RunConfig]]]) -> list[NamedRun]:
             mapping = config.to_mapping()
             parts = [name, *(_part(key, mapping[key]) for key in differing)]
             joined = "-".join(part for part in parts if part)
-            named.append(NamedRun(joined or ("" if alone else config.strategy), config))
+            named.append((joined or ("" if alone else mapping["strategy"]), config))
     return named
 
 
-def _differing(configs: Sequence[RunConfig]) -> list[str]:
+def _differing(configs: Sequence[KeyedConfig]) -> list[str]:
     mappings = [config.to_mapping() for config in configs]
     return [key for key in mappings[0] if any(mapping[key] != mappings[0][key] for mapping in mappings)]
 
@@ -132,6 +166,8 @@ def _part(key: str, value: Any) -> str:
         return str(value)
     if isinstance(value, bool):
         return key if value else ""
+    if isinstance(value, dict):
+        return "-".join(f"{name}-{one}" for name, one in value.items()).replace("/", "_") or key
     return f"{key}-{value}".replace("/", "_")
 
 
@@ -140,8 +176,9 @@ def _passes(runs: Sequence[NamedRun]) -> tuple[tuple[NamedRun, ...], ...]:
 
     def training(run: NamedRun) -> str:
         mapping = run.config.to_mapping()
-        own = run.config.strategy if run.config.strategy in NEIGHBOURS else ""
-        return str((own, {key: value for key, value in mapping.items() if key not in _READ_ONLY_KEYS}))
+        return str(
+            (trains(run.config.strategy), {key: value for key, value in mapping.items() if key not in _READ_ONLY_KEYS})
+        )
 
     order: list[str] = []
     for run in runs:

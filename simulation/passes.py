@@ -12,12 +12,14 @@ from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.told_native import ToldNativeEngine
 from perennial.common.command import places
 from perennial.common.command.errors import InputError
+from perennial.common.data.checking import check_data
 from perennial.common.task import ready
 from perennial.common.task.models import arrays_of
 from perennial.common.wire.layout import Layout
-from perennial.server.run.checkpoint import check_same_config, load_latest
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint
 from perennial.server.run.evaluate import Right, TorchRight
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.pass_folders import check_same_config, held
 from perennial.server.run.prepare import Pass, Run, prepare
 from perennial.server.run.progress import TerminalProgress
 from perennial.server.run.training import train
@@ -39,8 +41,10 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
         for one in waiting:
             _refuse_to_lose(one.runs, resume=resume)
     if waiting:
+        check_data(one.shards for one in waiting)
         places.folder(experiment.output)
-        _run_passes(waiting, resume=resume, verbose=verbose)
+        with held([run for one in waiting for run in one.runs]):
+            _run_passes(waiting, resume=resume, verbose=verbose)
     return [run.folder.path for one in passes for run in one.runs]
 
 
@@ -48,7 +52,7 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
     from perennial.simulation.cluster import connected
     from perennial.simulation.ray_grid import RayGrid
 
-    with connected(verbose=verbose) as cpus, closing(RayGrid(cpus)) as grid:
+    with connected(verbose=verbose) as cpus, closing(RayGrid()) as grid:
         for number, one in enumerate(passes, 1):
             runs, config = one.runs, one.config
             nodes = config.nodes or min(cpus, config.clients)
@@ -63,8 +67,8 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
 
 def _right(one: Pass) -> Right:
     """Return how predictors are judged: by the native engine if the workers train with it, else by torch."""
-    task = ready.open_task(one.config.task)
-    engine = choose(one.config.engine, one.network, one.shards.signature, task=task)
+    task, gpu = one.task, one.config.gpus_per_worker > 0
+    engine = choose(one.config.engine, one.network, one.shards.signature, task=task, gpu=gpu)
     right: Right = TorchRight(one.network, Layout.of(arrays_of(one.network)), task)
     if isinstance(engine, NativeEngine | ToldNativeEngine) and task.score.each is ready.right:
         right = engine.right
@@ -74,13 +78,17 @@ def _right(one: Pass) -> Right:
 def _unfinished(one: Pass) -> Pass:
     """Return what is left of a pass; where runs were added to one that is done, those alone."""
     left = tuple(run for run in one.runs if not _is_done(run))
-    saved = load_latest(one.folder.checkpoints)
+    saved = _latest(one.folder) if left else None
     # A pass that was broken off while it wrote its results goes on as a whole.
-    return one if left and saved and len(saved.positions) == len(one.runs) else replace(one, runs=left)
+    return one if saved and len(saved.metrics) == len(one.runs) else replace(one, runs=left)
 
 
 def _is_done(run: Run) -> bool:
-    return run.folder.is_complete() and run.folder.config() == run.config.to_mapping()
+    return run.folder.config() == run.config.to_mapping() and run.folder.is_whole()
+
+
+def _latest(folder: RunFolder) -> RunCheckpoint | None:
+    return Checkpoints(folder.checkpoints).latest()
 
 
 def _refuse_to_lose(runs: Sequence[Run], *, resume: bool) -> None:
@@ -100,8 +108,8 @@ def _refuse_to_lose(runs: Sequence[Run], *, resume: bool) -> None:
                 )
         elif found != run.config.to_mapping():
             raise InputError(f"{path} holds a run of another configuration; choose another output, or add --overwrite")
-        elif not run.folder.is_complete() and (saved := load_latest(run.folder.checkpoints)) and saved.state.slot:
+        elif not run.folder.is_complete() and (saved := _latest(run.folder)) and saved.server_round:
             raise InputError(
-                f"{path} holds an unfinished run, at round {saved.state.slot.server_round}; "
+                f"{path} holds an unfinished run, at round {saved.server_round}; "
                 "--resume goes on with it, --overwrite starts anew"
             )

@@ -1,80 +1,60 @@
-"""A Flower Grid on Ray: supervised actors that run the unchanged ClientApp on unchanged messages.
+"""A Flower Grid on Ray: workers that run the unchanged ClientApp on unchanged messages.
 
 Flower's own simulation runtime polls twice at 0.1 s a round and keeps dead actors in its pool. Here a message goes
-straight to the actor of its node; one that dies answers with an error, and a fresh one takes its place.
+straight to the worker of its node. If that worker dies, another one has the message: what a node answers depends on the
+message and on its data alone.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import ray
-from flwr.app import Context, Message, RecordDict, UserConfig
+from flwr.app import Message, UserConfig
 
-from perennial.common.command.errors import RunError
-from perennial.server.link.local_grid import (
-    FIRST_NODE_ID,
-    RUN_ID,
-    LocalGrid,
-    app_raised,
-    named,
-    node_died,
-    take_identity,
-)
+from perennial.server.link.local_grid import FIRST_NODE_ID, LocalGrid, named, node_died, take_identity
+from perennial.simulation.workers import Workers
 
-LOG = logging.getLogger("perennial")
-# Silence of this many seconds makes the grid look whether Ray itself is there.
-_LOOK_SECONDS = 5.0
+# Silence of this many seconds makes the grid look whether Ray itself is there, and whether a machine has joined.
+_LOOK_SECONDS = 2.0
 # Workers import torch before they can answer, which on a busy machine takes more than the wait for an identity.
 _START_SECONDS = 300.0
+# Workers that a message may be under when they die; one that kills its worker must not kill them all.
+_MOST_TRIES = 3
+# One Ray, and its workers, may serve several grids of a process.
+_RUNS = count(1)
 
 
-class Worker:
-    """A Ray actor that stands for one or more SuperNodes; imports torch once and keeps what it loaded."""
+@dataclass(eq=False)
+class _Parcel:
+    """A message under way. worker: that has it, on ``machine``. avoid: machines on which its worker died."""
 
-    def __init__(self, search_path: Sequence[str]) -> None:
-        sys.path.extend(entry for entry in search_path if entry not in sys.path)
-        import torch
-
-        from perennial.client.app import app
-
-        # One worker a CPU: more threads would only fight for it.
-        torch.set_num_threads(1)
-        self._app = app
-
-    def begin(self, run_config: UserConfig) -> None:
-        """Start a run: nodes of an earlier one are forgotten."""
-        self._run_config = run_config
-        self._contexts: dict[int, Context] = {}
-
-    def handle(self, message: Message, node_config: UserConfig) -> Message:
-        """Run the ClientApp for the message's node; what it raises becomes an error reply, as Flower does it."""
-        node_id = message.metadata.dst_node_id
-        context = self._contexts.setdefault(
-            node_id, Context(RUN_ID, node_id, node_config, RecordDict(), self._run_config)
-        )
-        try:
-            return self._app(message, context)
-        except Exception as error:  # whatever a client does wrong is its own round's loss, not the worker's end
-            return app_raised(message, error)
+    message: Message
+    worker: Any = None
+    machine: str = ""
+    tries: int = 0
+    avoid: set[str] = field(default_factory=set)
 
 
 class RayGrid(LocalGrid):
-    """SuperNodes on at most ``workers`` actors, on this machine or on the cluster that Ray is connected to."""
+    """SuperNodes on at most ``most`` workers (None: one for each CPU), on this machine or on Ray's cluster.
 
-    def __init__(self, workers: int) -> None:
-        self._actor_class: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Worker)
-        self._most_workers = workers
-        self._workers: list[Any] = []
-        self._run_config: UserConfig = {}
+    app: the name of the ClientApp that they run; '': the project's own.
+    """
+
+    def __init__(self, most: int | None = None, app: str = "") -> None:
+        self._most, self._app = most, app
+        self._workers = Workers(most, app=app)
+        self._run, self._run_config = 0, UserConfig()
         self._configs: dict[int, UserConfig] = {}
-        # Replies under way, by Ray reference: the message, and the actor that has it.
-        self._pending: dict[Any, tuple[Message, Any]] = {}
+        # By the Ray reference of the reply, and those that wait for a worker.
+        self._pending: dict[Any, _Parcel] = {}
+        self._waiting: list[_Parcel] = []
+        self._lived: dict[int, str] = {}
 
     def begin(self, nodes: int, run_config: UserConfig) -> None:
         """Start a run on ``nodes`` SuperNodes, on the workers of the last one: new ones take seconds to import.
@@ -82,98 +62,103 @@ class RayGrid(LocalGrid):
         Returns when the new ones can answer, or after ``_START_SECONDS``; who is there then is the roster's business.
         """
         take_identity()
-        self._run_config, self._pending = run_config, {}
+        self._run, self._run_config = next(_RUNS), run_config
+        self._pending, self._waiting, self._lived = {}, [], {}
         self._configs = {
             FIRST_NODE_ID + place: {"partition-id": place, "num-partitions": nodes} for place in range(nodes)
         }
-        for worker in self._workers:
-            worker.begin.remote(run_config)
-        starting = []
-        while len(self._workers) < min(self._most_workers, nodes):
-            worker, begun = self._spawn()
-            self._workers.append(worker)
-            starting.append(begun)
-        _wait_for(starting)
+        gpus = float(run_config.get("gpus-per-worker", 0.0))
+        if gpus != self._workers.gpus:
+            self._workers.close()
+            self._workers = Workers(self._most, gpus, app=self._app)
+        self._workers.start(nodes, _START_SECONDS)
 
-    def _spawn(self) -> tuple[Any, Any]:
-        """Return a new worker, and the reference that is ready when it has begun the run."""
-        worker = self._actor_class.remote([os.getcwd()])
-        return worker, worker.begin.remote(self._run_config)
+    def homes(self) -> list[str]:
+        """Return the machine that answered last for each node; '' for one that has not answered yet."""
+        return [self._lived.get(node, "") for node in self._configs]
+
+    def machines(self) -> set[str]:
+        """Return the names of the machines that nodes can live on now."""
+        self._look()
+        return self._workers.machines()
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self._configs)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self._workers.look()
         ids = []
         for message in messages:
             ids.append(named(message))
-            node_id = message.metadata.dst_node_id
-            worker = self._workers[node_id % len(self._workers)]
-            self._pending[worker.handle.remote(message, self._configs[node_id])] = message, worker
+            self._send(_Parcel(message))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        wanted = set(message_ids)
-        return self._collect(self._references(wanted), 0.0)
+        self._look()
+        return self._collect(set(message_ids), 0.0)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         ids = set(self.push_messages(messages))
-        waiting = self._references(ids)
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         replies: list[Message] = []
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            arrived = self._collect(waiting, min(left, _LOOK_SECONDS))
+        while ids and (left := deadline - time.monotonic()) > 0:
+            arrived = self._collect(ids, min(left, _LOOK_SECONDS))
             if not arrived:
-                _check_ray()
+                self._look()
             replies += arrived
-            waiting = [reference for reference in waiting if reference in self._pending]
-        for reference in waiting:
-            # What answers after the deadline answers nobody.
-            del self._pending[reference]
+            ids -= {reply.metadata.reply_to_message_id for reply in arrived}
+        # What answers after the deadline answers nobody.
+        self._pending = {ref: one for ref, one in self._pending.items() if one.message.metadata.message_id not in ids}
+        self._waiting = [one for one in self._waiting if one.message.metadata.message_id not in ids]
         return replies
 
     def close(self) -> None:
         """Stop the workers."""
-        for worker in self._workers:
-            ray.kill(worker)
-        self._workers, self._pending = [], {}
+        self._workers.close()
+        self._pending, self._waiting = {}, []
 
-    def _references(self, message_ids: Collection[str]) -> list[Any]:
-        return [ref for ref, (sent, _) in self._pending.items() if sent.metadata.message_id in message_ids]
+    def _send(self, parcel: _Parcel) -> None:
+        """Give a message to the worker of its node; if there is no worker at all, it waits for one."""
+        node_id = parcel.message.metadata.dst_node_id
+        parcel.worker = self._workers.ask(node_id - FIRST_NODE_ID, parcel.avoid)
+        if parcel.worker is None:
+            self._waiting.append(parcel)
+            return
+        parcel.machine = self._workers.machine(parcel.worker)
+        # Ray would try again on this worker alone, wherever and whenever it is started again.
+        handle = parcel.worker.handle.options(max_task_retries=0)
+        self._pending[handle.remote(self._run, self._run_config, self._configs[node_id], parcel.message)] = parcel
 
-    def _collect(self, references: list[Any], timeout: float) -> list[Message]:
+    def _look(self) -> None:
+        self._workers.look()
+        waiting, self._waiting = self._waiting, []
+        for parcel in waiting:
+            self._send(parcel)
+
+    def _collect(self, ids: Collection[str], timeout: float) -> list[Message]:
         """Return what is ready after at most ``timeout`` seconds; waits for one reply, takes all that are there."""
+        references = [ref for ref, parcel in self._pending.items() if parcel.message.metadata.message_id in ids]
         if not references:
+            # All wait for a worker.
+            time.sleep(min(timeout, 0.05))
             return []
         ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
         if ready and len(references) > 1:
             ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
-        return [self._take(reference) for reference in ready]
+        return [reply for reference in ready if (reply := self._take(reference))]
 
-    def _take(self, reference: Any) -> Message:
-        sent, worker = self._pending.pop(reference)
+    def _take(self, reference: Any) -> Message | None:
+        """Return a reply; None: its worker died, and another one has the message now."""
+        parcel = self._pending.pop(reference)
         try:
             reply: Message = ray.get(reference)
         except ray.exceptions.RayError as error:
-            if worker in self._workers:
-                LOG.warning("a worker died (%s); a new one takes its place", type(error).__name__)
-                ray.kill(worker)
-                self._workers[self._workers.index(worker)], _ = self._spawn()
-            return node_died(sent, f"worker died: {type(error).__name__}")
+            self._workers.lost(parcel.worker)
+            parcel.tries += 1
+            parcel.avoid.add(parcel.machine)
+            if parcel.tries >= _MOST_TRIES:
+                return node_died(parcel.message, f"worker died {parcel.tries} times: {type(error).__name__}")
+            self._send(parcel)
+            return None
+        self._lived[parcel.message.metadata.dst_node_id] = self._workers.name(parcel.machine)
         return reply
-
-
-def _wait_for(references: list[Any]) -> None:
-    """Return when all are ready or failed, or after ``_START_SECONDS``."""
-    deadline = time.monotonic() + _START_SECONDS
-    while references and (left := deadline - time.monotonic()) > 0:
-        ready, references = ray.wait(references, num_returns=len(references), timeout=min(left, _LOOK_SECONDS))
-        if not ready:
-            _check_ray()
-
-
-def _check_ray() -> None:
-    """Raise where no machine of Ray's is alive: new workers would wait for one for ever."""
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    if not any(node["Alive"] for node in nodes):
-        raise RunError("Ray has died under the run; --resume goes on from the last checkpoint")

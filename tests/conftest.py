@@ -71,9 +71,10 @@ def read_predictors(run: Path) -> list[dict[str, NDArray[np.float32]]]:
 
 
 def read_metrics(run: Path, *, times: bool = False) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl, without the seconds unless asked: no two runs have the same."""
+    """Return the rows of metrics.jsonl, without times and identity unless asked: no two runs have the same."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return rows if times else [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    own = () if times else ("seconds", "run", "crc")
+    return [{key: value for key, value in row.items() if key not in own} for row in rows]
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +125,7 @@ def simulate(shared_grid: RayGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     from perennial.simulation import ray_grid as grid
 
     monkeypatch.setattr(cluster, "connected", lambda *, verbose: nullcontext(2))
-    monkeypatch.setattr(grid, "RayGrid", lambda workers: shared_grid)
+    monkeypatch.setattr(grid, "RayGrid", lambda: shared_grid)
     monkeypatch.setattr(run, "closing", nullcontext)
 
     def simulated(output: str = "run", *, resume: bool = False, **keys: Any) -> dict[str, Path]:

@@ -35,8 +35,8 @@ MAY_IMPORT = {
     "server.cohort": ("common",),
     "server.strategies": ("common", "server.psgd", "server.cohort", "server.run"),
     "server.run": ("common", "server.psgd", "server.cohort", "server.strategies", "server.predict"),
-    "server.report": ("common",),
-    "server.predict": ("common", "server.run"),
+    "server.report": ("common", "server.run.metrics"),
+    "server.predict": ("common", "server.run", "server.link"),
     "server.link": ("common", "server.cohort", "server.run"),
 }
 # Each side has its app, its command line and its end of the link: one word for one thing, seen from several sides.
@@ -96,7 +96,7 @@ def test_the_maths_loads_neither_flwr_nor_torch(module: str) -> None:
         "import perennial.server.strategies.own",
         *(
             f"from perennial.{side}.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"
-            for side in ("client", "server", "simulation")
+            for side in ("client", "server", "server.predict", "simulation")
         ),
     ],
 )

@@ -23,8 +23,8 @@ from perennial.common.command.console import log_to_console
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Run, prepare
-from perennial.server.run.state import RoundRecord
 from perennial.server.run.training import train
+from perennial.server.strategies.record import FoldedRound
 from perennial.simulation.cluster import connected
 from perennial.simulation.ray_grid import RayGrid
 
@@ -39,7 +39,7 @@ class Stamps:
         self.seconds: list[float] = []
         self._last: float | None = None
 
-    def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, accuracies: list[float | None], schedule: Schedule) -> None:
         now = time.perf_counter()
         if self._last is not None and record.slot.server_round > _WARM_UP:
             self.seconds.append(now - self._last)

@@ -23,18 +23,26 @@ from perennial.common.data.examples import Signature
 from perennial.common.task.learning_task import Task, collate
 from perennial.common.task.local_optimisers import PLAIN
 from perennial.common.task.ready import classification, cross_entropy
-from perennial.common.task.told_network import Told
+from perennial.common.task.told_network import ToldNetwork
 
 
-def choose(name: str, module: nn.Module, signature: Signature, threads: int = 1, task: Task = classification) -> Engine:
+def choose(
+    name: str,
+    module: nn.Module,
+    signature: Signature,
+    threads: int = 1,
+    task: Task = classification,
+    *,
+    gpu: bool = False,
+) -> Engine:
     """Return the engine called ``name``; ``auto`` is the fastest that trains ``module`` on such examples for ``task``.
 
-    threads: over which the native engine spreads its clients.
+    threads: over which the native engine spreads its clients. gpu: this process was given a GPU to use.
     """
     if any(parameter._backward_hooks for parameter in module.parameters()):
         raise InputError("the model has hooks on its parameters, which no copy of it keeps; put them on its modules")
     if name == AUTO:
-        return _fastest(module, signature, threads, task)
+        return _fastest(module, signature, threads, task, gpu=gpu)
     if name == "loop":
         return LoopEngine(module, task)
     try:
@@ -51,9 +59,11 @@ def choose(name: str, module: nn.Module, signature: Signature, threads: int = 1,
     raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
 
 
-def _fastest(module: nn.Module, signature: Signature, threads: int, task: Task) -> Engine:
+def _fastest(module: nn.Module, signature: Signature, threads: int, task: Task, *, gpu: bool) -> Engine:
     try:
-        return _native(module, signature, threads, task)
+        # It computes on CPUs alone.
+        if not gpu:
+            return _native(module, signature, threads, task)
     except NoCompiler as error:
         _warn_once(f"native engine not available ({error}); using a slower one")
     except Unsupported:
@@ -73,10 +83,10 @@ def _native(module: nn.Module, signature: Signature, threads: int, task: Task) -
     """Return the engine if the task is what its kernels compute."""
     if task.loss is not cross_entropy or task.optimiser != PLAIN or task.collate is not collate:
         raise Unsupported(f"task {task.name} is not plain SGD on cross-entropy")
-    examples = signature.x[:1] if isinstance(module, Told) else signature.x
+    examples = signature.x[:1] if isinstance(module, ToldNetwork) else signature.x
     if len(examples) != 1 or not set(examples[0].dtypes) <= {"uint8", "float32"}:
         raise Unsupported("examples must be one array of uint8 or float32")
-    if isinstance(module, Told):
+    if isinstance(module, ToldNetwork):
         return ToldNativeEngine(module, examples[0].shape, threads)
     return NativeEngine(module, examples[0].shape, threads)
 

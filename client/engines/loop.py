@@ -31,7 +31,7 @@ class LoopEngine(TorchEngine):
 
     def __init__(self, module: nn.Module, task: Task = classification) -> None:
         super().__init__(task)
-        self._module = copy.deepcopy(module)
+        self._module = copy.deepcopy(module).to(self._device)
         self._state = list(self._module.state_dict(keep_vars=True).values())
         self._trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
 
@@ -41,8 +41,10 @@ class LoopEngine(TorchEngine):
         train_losses = np.empty(len(work))
         for k, client in enumerate(work):
             self._load(chain.params)
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
                 torch.default_generator.manual_seed(_seed(client))
+                if self._device.type == "cuda":
+                    torch.cuda.manual_seed(_seed(client))
                 train_losses[k] = self._steps(client, chain.lr)
             total += self._flat()
         return Trained((total / len(work)).astype(np.float32), train_losses, losses)
@@ -75,7 +77,8 @@ class LoopEngine(TorchEngine):
 
     def _loss(self, client: Work, rows: Rows, reduction: Literal["mean", "sum"]) -> Tensor:
         inputs, target = self._task.batch(client.x, client.y, rows)
-        outputs = self._module(*inputs)
+        target = None if target is None else target.to(self._device)
+        outputs = self._module(*(part.to(self._device) for part in inputs))
         if self._task.loss is cross_entropy and target is not None:
             # Torch's own sum is one kernel with it, and differs in the last bit from a sum of its losses.
             return functional.cross_entropy(outputs, target, reduction=reduction)
@@ -91,7 +94,7 @@ class LoopEngine(TorchEngine):
                 at += value.numel()
 
     def _flat(self) -> NDArray[np.float32]:
-        flat: NDArray[np.float32] = torch.cat([value.detach().reshape(-1) for value in self._state]).numpy()
+        flat: NDArray[np.float32] = torch.cat([value.detach().reshape(-1) for value in self._state]).cpu().numpy()
         return flat
 
 

@@ -40,7 +40,6 @@ class StackedEngine(TorchEngine):
         if not isinstance(task.optimiser, NUMBER_BY_NUMBER):
             raise Unsupported("its task has an optimiser of its own, which may mix the clients' numbers")
         state = module.state_dict()
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._module = copy.deepcopy(module).to(self._device)
         self._parameters = dict(self._module.named_parameters())
         if list(state) != list(self._parameters):

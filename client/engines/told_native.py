@@ -20,17 +20,17 @@ from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.network import Unsupported
 from perennial.common.data.examples import BLOCK, Inputs, Targets
 from perennial.common.task.models import arrays_of
-from perennial.common.task.told_network import Told
+from perennial.common.task.told_network import ToldNetwork
 from perennial.common.wire.chains import Vector
 from perennial.common.wire.layout import Layout
 
 
 class ToldNativeEngine:
-    """As the native engine, for a ``Told`` network. Plain SGD leaves the biases of the other blocks as they are."""
+    """As the native engine, for a ``ToldNetwork``. Plain SGD leaves the biases of the other blocks as they are."""
 
     name = "native"
 
-    def __init__(self, module: Told, shape: tuple[int, ...], threads: int = 1) -> None:
+    def __init__(self, module: ToldNetwork, shape: tuple[int, ...], threads: int = 1) -> None:
         if module.told != BLOCK:
             raise Unsupported(f"it is told the {module.told}, which differs from example to example")
         plain = _plain(module)
@@ -62,7 +62,7 @@ class ToldNativeEngine:
         return model[places]
 
 
-def _plain(module: Told) -> nn.Sequential:
+def _plain(module: ToldNetwork) -> nn.Sequential:
     """Return the network with a bias of its own in each layer that is told the block."""
     network = copy.deepcopy(module.network)
     for name in module.facts:
@@ -71,7 +71,7 @@ def _plain(module: Told) -> nn.Sequential:
     return network
 
 
-def _places(module: Told, plain: nn.Sequential) -> list[NDArray[np.int64]]:
+def _places(module: ToldNetwork, plain: nn.Sequential) -> list[NDArray[np.int64]]:
     """Return, for each block, where the parameters of its plain network stand in the model."""
     layout = Layout.of(arrays_of(module))
     stands = {

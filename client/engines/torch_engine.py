@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from perennial.client.engines.engine import Received, Trained, Work
@@ -21,6 +22,8 @@ class TorchEngine(ABC):
 
     def __init__(self, task: Task) -> None:
         self._task = task
+        # Of several, a worker sees those that it was given.
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def train(self, chains: Sequence[Received], work: Sequence[Work]) -> list[Trained]:
         """Return one result a chain; both chains see the same batches."""

@@ -5,24 +5,26 @@ The same keys stand in an experiment file, in ``--set``, in Flower's run-config 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import Field, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from perennial.common.command.errors import InputError, shown
-from perennial.common.command.typed_keys import AUTO, check_range, key_of, nearest, real, typed, whole, word, yes_or_no
+from perennial.common.command.typed_keys import AUTO, KeyedConfig, check_range, real, whole, word, yes_or_no
 from perennial.common.cycle.clock import ClockSchedule, ClockSpec, FakeClock
 from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
-# Other answers to the same problem, each with a training of its own; the first four all read the same chains.
-NEIGHBOURS = ("fedavgm", "fedadam", "fedrep", "ifca")
-STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", *NEIGHBOURS)
+# The first five read the same chains, each more of them than the one before; the others are neighbours, which train
+# for themselves. How each is trained and read is in server/strategies/own/ways.py, which must have them all.
+STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", "fedavgm", "fedadam", "fedrep", "ifca")
+# What auto stands for in max-update-norm: no number that somebody may give, and 0 is no bound.
+AUTO_NORM = -math.inf
 ENGINES = (AUTO, "native", "stacked", "loop")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(KeyedConfig):
     """Every setting of one run; the paper's symbol is named where there is one."""
 
     strategy: str = word("mc-psgd", "the algorithm", STRATEGIES)
@@ -77,13 +79,24 @@ class RunConfig:
     weighting: str = word(
         "clients", "what an update counts by: each client alike, or its examples", ("clients", "examples")
     )
-    aggregation: str = word("mean", "how updates become one model", ("mean", "median", "trimmed-mean"))
-    trim: float = real(0.25, "fraction of the replies that trimmed-mean drops at each end", least=0, most=0.49)
-    max_update_norm: float = real(
-        0.0, "reject updates that move the model further than this (l2); 0: no bound", least=0
+    aggregation: str = word("mean", "how updates become one model", ("mean", "median", "trimmed-mean", "krum"))
+    trim: float = real(
+        0.25,
+        "fraction of the replies that trimmed-mean drops at each end, and that krum takes to be wrong",
+        least=0,
+        most=0.49,
     )
-    quarantine_after: int = whole(3, "rejected updates in a row after which a node sits out; 0: never", least=0)
-    quarantine_rounds: int = whole(10, "rounds that such a node sits out", least=1)
+    max_update_norm: float = real(
+        0.0,
+        "reject updates that move the model further than this (l2); 0: no bound; "
+        "auto: a hundred times as far as the others of the round",
+        least=0,
+        auto=AUTO_NORM,
+    )
+    quarantine_after: int = whole(
+        3, "rejections in a row, errors and silence among them, after which a node sits out; 0: never", least=0
+    )
+    quarantine_rounds: int = whole(10, "rounds that such a node sits out; twice as many the next time", least=1)
     selection_examples: int = whole(0, "examples a client judges the chains on; 0: its whole shard", least=0)
     fine_tune_steps: int = whole(
         0, "SGD steps that a client takes on its shard of a block before it predicts there; in simulation", least=0
@@ -105,8 +118,12 @@ class RunConfig:
     )
     round_attempts: int = whole(10, "times a round without enough replies is tried; 0: without end", least=0)
     node_timeout: float = real(120.0, "seconds to wait for nodes to appear; 0: without end", least=0)
+    on_divergence: str = word("warn", "what a loss that explodes does to the run", ("warn", "stop"))
     nodes: int = whole(
         0, "SuperNodes to simulate, or to wait for when deployed; auto: one a CPU, or one", least=1, auto=True
+    )
+    gpus_per_worker: float = real(
+        0.0, "GPUs of a simulation's worker, of which there is one for each CPU; 0.5: two share one", least=0, most=64
     )
     engine: str = word(AUTO, "training engine; auto: the fastest that takes the model", ENGINES)
     seed: int = whole(0, "everything random derives from it", least=0)
@@ -123,27 +140,6 @@ class RunConfig:
             ClockSpec.parse(self.clock, self.timezone)
         if self.clock_start:
             _instant(self.clock_start)
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
-        """Return the configuration that a flat mapping of kebab-case keys stands for."""
-        known = {key_of(item): item for item in fields(cls)}
-        values = {}
-        for key, value in mapping.items():
-            if key not in known:
-                text = key[:80] if isinstance(key, str) else shown(key)
-                raise InputError(f"unknown key {text!r}{nearest(text, known)}")
-            values[known[key].name] = typed(known[key], value)
-        return cls(**values)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the flat mapping; auto values are written as the word."""
-        return {
-            key_of(item): AUTO
-            if item.metadata.get("auto") and not getattr(self, item.name)
-            else getattr(self, item.name)
-            for item in fields(self)
-        }
 
     def with_data(self, blocks: int, clients: int, model: str) -> Self:
         """Return the configuration with what only the data knows."""

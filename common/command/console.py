@@ -14,6 +14,11 @@ from types import FrameType
 
 from perennial.common.command.errors import InputError, RunError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What no path of a user's may be; those that Python has classes for are handled by these.
+_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
+_LONGEST = 100
+
 
 def say(text: str) -> None:
     """Print one line on standard error, where it does not mix with results."""
@@ -104,7 +109,15 @@ def _foreseen(command: Callable[[], int], name: str, again: str, *, verbose: boo
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if verbose or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not verbose and error.errno in _IMPOSSIBLE and error.filename:
+            say(f"{name}: {_short(str(error.filename))}: {error.strerror}; give a path that can be used")
+            return 2
+        if verbose or error.errno not in _FULL:
             raise
         say(f"{name}: the disk is full ({error.filename or error.strerror}); make room; then {again}")
         return 1
+
+
+def _short(path: str) -> str:
+    """Return a path that fits a line: one that is too long for a file system is too long to read."""
+    return path if len(path) <= _LONGEST else f"{path[:_LONGEST]}… ({len(path)} characters)"

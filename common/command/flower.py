@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 from perennial.common.command.errors import RunError
 
-# The version whose internals server/link and client/link were written for.
-VERSION = "1.41"
+# The versions whose internals server/link and client/link are tested with.
+VERSIONS = ("1.41", "1.42")
 # Below those that systems give away by themselves (Linux: from 32768 on). Flower's processes bind a port seconds after
 # it was chosen for them; one of the system's might be the end of somebody's connection by then.
 _PORTS = range(20_000, 32_000)
@@ -59,14 +60,29 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait()
 
 
-def matches() -> bool:
-    """Return whether the installed flwr is the one that the quick runtime was written for."""
-    return version("flwr").split(".")[:2] == VERSION.split(".")
+def lacking(module: str) -> str:
+    """Return '' if ``module`` finds every name of Flower's that it imports; else the warning that it does not."""
+    try:
+        import_module(module)
+    except (ImportError, AttributeError) as error:
+        return (
+            f"flwr {version('flwr')} lacks a name that the quick runtime needs ({error}): going the stock way, with "
+            f"rounds of several seconds; `pip install 'flwr=={VERSIONS[-1]}.*'` brings the quick way back"
+        )
+    return ""
 
 
-def mismatch() -> str:
-    """Return the warning for an installed flwr that does not match."""
-    return (
-        f"flwr {version('flwr')} is installed, the quick runtime was written for {VERSION}: going the stock way, "
-        f"with rounds of several seconds; `pip install 'flwr=={VERSION}.*'` brings the quick way back"
-    )
+def untested() -> str:
+    """Return '' for a flwr that the quick runtime is tested with, else a word of caution."""
+    found = version("flwr")
+    if ".".join(found.split(".")[:2]) in VERSIONS:
+        return ""
+    return f"flwr {found} is tried: the quick runtime is tested with {' and '.join(VERSIONS)}"
+
+
+def use_stock(module: str, name: str) -> bool:
+    """Tell whether a command must go the stock way, since the quick one's ``module`` does not fit this flwr."""
+    problem = lacking(module)
+    if warning := problem or untested():
+        print(f"{name}: {warning}", file=sys.stderr, flush=True)
+    return bool(problem)

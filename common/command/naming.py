@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 
 from perennial.common.command.errors import InputError
 
@@ -10,6 +12,13 @@ from perennial.common.command.errors import InputError
 def is_name(text: str) -> bool:
     """Tell whether ``text`` names something of a user's own."""
     return ":" in text
+
+
+def look_here_first() -> None:
+    """Let the working folder be where modules are looked for first, as `python -m` does."""
+    here = os.getcwd()
+    if sys.path[:1] != [here]:
+        sys.path.insert(0, here)
 
 
 def imported(key: str, text: str) -> object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -19,6 +21,16 @@ def folder(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"{path} cannot be written to: {error.strerror or error}; name another folder") from error
     return path
+
+
+@contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Let what fails in here name ``path``, unless it names a file itself: a full disk is somebody's folder."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def page(path: Path) -> str:

@@ -9,19 +9,17 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
-from perennial.common.command.errors import InputError, shown
+from perennial.common.command.errors import InputError
 from perennial.common.cycle.schedule import Slot
+from perennial.common.cycle.steady import SteadyClock
+from perennial.common.cycle.steady import utc_now as utc_now
 from perennial.common.cycle.week import MINUTES_A_DAY, MINUTES_A_WEEK, stretches
+from perennial.common.cycle.zones import check_zone
 
 SECONDS_A_DAY = 24 * 60 * 60
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class ClockSpec:
     @classmethod
     def parse(cls, text: str, zone: str = "UTC") -> ClockSpec:
         """Return the blocks that ``text`` names; an InputError unless every minute of the week is in exactly one."""
-        _check_zone(zone)
+        check_zone(zone)
         return cls(text, zone, *stretches(text))
 
     @property
@@ -101,6 +99,8 @@ class ClockSchedule:
     text: the blocks' windows, as docs/clock.md has them. timezone: the zone whose wall clock they are read on.
     cycles: None if only ``num_rounds`` ends a run. A cycle is a day, or a week if days differ; cycle c is the c-th
     after ``started`` on the wall clock. ``started`` is now unless given; to resume, give the one of the first part.
+    clock: what tells the time; None: the machine's, without its jumps. One that lasts moves ``started`` too, so that it
+    ends no run before its days have passed.
 
     A slot is fixed when its round begins, so the round in flight at a boundary is finished in the block it began in.
 
@@ -119,14 +119,23 @@ class ClockSchedule:
         cycles: int | None = None,
         *,
         started: datetime | None = None,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         if cycles is not None and cycles < 1:
             raise InputError(f"cycles must be at least 1, got {cycles}")
-        self.spec, self.cycles, self.clock = ClockSpec.parse(text, timezone), cycles, clock
-        self.started = clock() if started is None else started
-        self._begin = datetime.fromtimestamp(_seconds(self.started), ZoneInfo(timezone))
+        self.spec, self.cycles, self.clock = ClockSpec.parse(text, timezone), cycles, clock or SteadyClock()
+        # As if the clock had always been where it has jumped to meanwhile.
+        self._started = (self.clock() if started is None else started) - self._jumped
         self._period = timedelta(days=self.spec.period_days)
+
+    @property
+    def started(self) -> datetime:
+        """When the run began, by the clock as it is now."""
+        return self._started + self._jumped
+
+    @property
+    def _jumped(self) -> timedelta:
+        return self.clock.jumped if isinstance(self.clock, SteadyClock) else timedelta(0)
 
     def since(self, started: datetime) -> ClockSchedule:
         """Return this schedule for a run that goes on, which began at ``started``."""
@@ -161,10 +170,11 @@ class ClockSchedule:
 
     def _cycle(self, now: datetime) -> int:
         """Return how many whole periods have passed; a day of 23 or 25 hours is one day."""
-        wall = now.astimezone(self._begin.tzinfo).replace(tzinfo=None)
+        begin = datetime.fromtimestamp(_seconds(self.started), ZoneInfo(self.spec.zone))
+        wall = now.astimezone(begin.tzinfo).replace(tzinfo=None)
         # Wall times that are skipped or come twice can make this wrong by one; the ends as instants decide.
-        cycle = (wall - self._begin.replace(tzinfo=None)) // self._period + 1
-        while cycle > 0 and (self._begin + cycle * self._period).astimezone(UTC) > now:
+        cycle = (wall - begin.replace(tzinfo=None)) // self._period + 1
+        while cycle > 0 and (begin + cycle * self._period).astimezone(UTC) > now:
             cycle -= 1
         return max(cycle, 0)
 
@@ -181,15 +191,6 @@ class FakeClock:
         now = self.start + self.calls * self.step
         self.calls += 1
         return now
-
-
-def _check_zone(name: str) -> None:
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
-        nearest = get_close_matches(name, available_timezones(), 1)
-        remedy = f"did you mean {nearest[0]}?" if nearest else "give a name such as Europe/Berlin"
-        raise InputError(f"unknown time zone {shown(name)}; {remedy}") from error
 
 
 def _seconds(instant: datetime) -> int:

@@ -79,7 +79,7 @@ def _prepared() -> tuple[NDArray[Any], list[str], NDArray[np.float32], NDArray[n
     daily = standardised(np.column_stack([outside, np.sin(angle), np.cos(angle)]), past)
     shared = np.broadcast_to(daily[:, None], (*today.shape, daily.shape[1]))
     yesterday = standardised(_against(before[0], usual), past)
-    x = np.concatenate([yesterday[..., None], shared], axis=2).astype(np.float32)
+    x = np.ascontiguousarray(np.concatenate([yesterday[..., None], shared], axis=2), np.float32)
     return days, names, x, _levels(_against(today, usual), past)
 
 

@@ -73,7 +73,7 @@ def _prepared() -> tuple[Any, ...]:
     delay = flights["dep_delay"].to_numpy()
     names, airline = np.unique((flights["origin"] + "-" + flights["carrier"]).to_numpy(str), return_inverse=True)
     punctuality = (delay > EARLY).astype(np.int64) + (delay >= LATE)
-    return x.astype(np.float32), punctuality, airline, names.tolist(), flights["at"].to_numpy(), future
+    return np.ascontiguousarray(x, np.float32), punctuality, airline, names.tolist(), flights["at"].to_numpy(), future
 
 
 def _weather(flights: Any, weather: Any) -> NDArray[np.float64]:

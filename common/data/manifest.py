@@ -35,21 +35,25 @@ def read(folder: Path) -> tuple[Signature, int, tuple[int, ...]]:
     clients = _whole_numbers(content, "clients", path, least=0)
     if len(set(clients)) != len(clients):
         raise InputError(f"{path}: clients has an id twice")
-    signature = _first_format(content, path) if content["format"] == 1 else _signature(content, path)
+    signature = _first_format(content, path) if content["format"] == 1 else read_signature(content, path)
     return signature, blocks, tuple(sorted(clients))
 
 
 def write(folder: Path, signature: Signature, blocks: int, clients: Sequence[int]) -> None:
     """Write the manifest at once: a folder has a whole one or none."""
-    y = None if signature.y is None else _written(signature.y)
-    if y is not None and signature.classes:
-        y["classes"] = signature.classes
-    x = [_written(kind) for kind in signature.x]
-    content = {"format": FORMAT, "blocks": blocks, "clients": list(clients), "x": x, "y": y}
+    content = {"format": FORMAT, "blocks": blocks, "clients": list(clients), **written_signature(signature)}
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"manifest.{os.getpid()}.json"
     partial.write_text(json.dumps(content) + "\n")
     partial.replace(folder / FILE)
+
+
+def written_signature(signature: Signature) -> dict[str, Any]:
+    """Return ``x`` and ``y`` of a manifest."""
+    y = None if signature.y is None else _written(signature.y)
+    if y is not None and signature.classes:
+        y["classes"] = signature.classes
+    return {"x": [_written(kind) for kind in signature.x], "y": y}
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -73,7 +77,8 @@ def _first_format(content: dict[str, Any], path: Path) -> Signature:
     return Signature.labelled(shape, _count(content, "classes", path), _PIXELS_OR_NUMBERS)
 
 
-def _signature(content: dict[str, Any], path: Path) -> Signature:
+def read_signature(content: dict[str, Any], path: Path) -> Signature:
+    """Return the signature that ``x`` and ``y`` of a manifest stand for; ``path`` is the file, for errors."""
     x, y = content.get("x"), content.get("y")
     if not isinstance(x, list) or not 1 <= len(x) <= _MOST_INPUTS:
         raise InputError(f"{path}: x must be a list with a dtype and a shape for each input, got {shown(x)}")

@@ -85,6 +85,8 @@ class RowShards(Described):
         for one, of_test in enumerate(tests):
             if not len(of_test) and len(tested):
                 raise InputError(f"{where}: block {_called(block_names, one)} has no test rows, other blocks have some")
+        # Engines ask for rows one below the other, and would copy all of them in every order.
+        x = tuple(np.ascontiguousarray(one) for one in x)
         return cls(signature, x, y, clients, blocks, cuts, tests, client, phase)
 
     def shard(self, client: int, block: int) -> Shard:

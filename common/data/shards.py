@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,15 +38,24 @@ class ShardFolder(Described):
         path = test_path(self.folder, block)
         return self._read(path) if path.exists() else None
 
-    def check(self) -> None:
-        """Read every shard once, so that a device says at its start what is wrong with its data."""
+    def check(self, done: Callable[[], None] = lambda: None, *, timed: bool = True) -> None:
+        """Read everything once, and call ``done`` after each shard; an InputError says what is wrong.
+
+        timed: a client may have one file of samples with timestamps instead, as it may where a clock cuts it.
+        """
         for client in self.clients:
-            timed = shard_path(self.folder, client, 0).with_name(timestamps.FILE)
-            if timed.exists():
-                timestamps.read_samples(timed, self.signature)
+            samples = shard_path(self.folder, client, 0).with_name(timestamps.FILE)
+            if timed and samples.exists():
+                timestamps.read_samples(samples, self.signature)
                 continue
             for block in range(self.blocks):
-                self.shard(client, block)
+                path = shard_path(self.folder, client, block)
+                if samples.exists() and not path.exists():
+                    raise InputError(f"{samples} is cut into blocks by a clock; set clock, or write {path.name}")
+                self._read(path)
+                done()
+        for block in range(self.blocks):
+            self.test(block)
 
     def _read(self, path: Path) -> Shard:
         x, y = self.signature.take(npz.read(path, self.signature.names), str(path))

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
-from perennial.common.cycle.clock import ClockSpec, utc_now
+from perennial.common.cycle.clock import ClockSpec
+from perennial.common.cycle.steady import SteadyClock
 from perennial.common.data import datasets, partition, sources
 from perennial.common.data.datasets import CutDataset, Shard, Shards
 from perennial.common.data.examples import Signature
@@ -84,7 +85,7 @@ def _folder(path: Path, config: RunConfig) -> Shards:
     if not config.clock:
         return folder
     spec = ClockSpec.parse(config.clock, config.timezone)
-    return TimedFolder(folder, spec, config.retention_days, None if config.clock_start else utc_now)
+    return TimedFolder(folder, spec, config.retention_days, None if config.clock_start else SteadyClock())
 
 
 def resolved(config: RunConfig, shards: Shards) -> RunConfig:

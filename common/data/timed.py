@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec, utc_now
@@ -42,6 +43,14 @@ class TimedFolder(Described):
 
     def test(self, block: int) -> Shard | None:
         return self._folder.test(block)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder.folder
+
+    def check(self, done: Callable[[], None] = lambda: None) -> None:
+        """Read everything once, and call ``done`` after each shard; an InputError says what is wrong."""
+        self._folder.check(done)
 
     def _read(self, client: int) -> Samples | None:
         path = shard_path(self._folder.folder, client, 0).with_name(FILE)

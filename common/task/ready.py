@@ -15,7 +15,7 @@ from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.task import models
 from perennial.common.task.learning_task import Batch, Score, Task, collate
-from perennial.common.task.told_network import Told
+from perennial.common.task.told_network import ToldNetwork
 
 # --- classification ---------------------------------------------------------------------------------------------------
 
@@ -146,6 +146,6 @@ def build(task: Task, signature: Signature, model: str = AUTO, seed: int = 0) ->
             )
         network = models.build(model, inputs[0].shape, task.outputs(signature), seed)
         if signature.told:
-            network = Told(network, signature.told, *signature.x[-1].shape)
+            network = ToldNetwork(network, signature.told, *signature.x[-1].shape)
     task.check(network, signature)
     return network

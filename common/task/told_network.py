@@ -9,7 +9,7 @@ from perennial.common.command.errors import InputError
 from perennial.common.data.examples import BLOCK
 
 
-class Told(nn.Module):
+class ToldNetwork(nn.Module):
     """``network``, layers in sequence, with what it is told as an input of its first layer and of all Linear ones.
 
     Such a layer adds a linear function of what it is told. A block is told as a one-hot, beside which a bias would be

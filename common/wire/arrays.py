@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -18,13 +20,18 @@ from perennial.common.wire.protocol import ProtocolError
 def encode(vector: Vector, layout: Layout) -> ArrayRecord:
     """Return a model as the named arrays of its layout."""
     arrays = layout.unflatten(vector.astype("<f4", copy=False))
-    return ArrayRecord(
-        {
-            name: Array("float32", array.shape, "numpy.ndarray", _npy_header(array.shape) + array.tobytes())
-            for name, array in arrays.items()
-        },
-        keep_input=False,
+    return array_record(
+        (name, Array("float32", array.shape, "numpy.ndarray", _npy_header("<f4", array.shape) + array.tobytes()))
+        for name, array in arrays.items()
     )
+
+
+def array_record(arrays: Iterable[tuple[str, Array]]) -> ArrayRecord:
+    """Return a record of these very arrays; ``ArrayRecord(…)`` would make each of them anew, which takes longer."""
+    record = ArrayRecord()
+    for name, array in arrays:
+        record[name] = array
+    return record
 
 
 def size_of(record: ArrayRecord) -> int:
@@ -52,7 +59,7 @@ def _decode_array(array: Array, shape: tuple[int, ...], where: str) -> NDArray[n
     if array.stype != "numpy.ndarray" or array.dtype != "float32" or tuple(array.shape) != shape:
         got = f"{array.stype} {array.dtype} {tuple(array.shape)}"[:120]
         raise ProtocolError(f"{where} must be numpy float32 {shape}, got {got}")
-    header = _npy_header(shape)
+    header = _npy_header("<f4", shape)
     if len(array.data) == len(header) + 4 * math.prod(shape) and array.data.startswith(header):
         return np.frombuffer(array.data, np.dtype("<f4"), offset=len(header)).reshape(shape)
     try:
@@ -67,9 +74,31 @@ def _decode_array(array: Array, shape: tuple[int, ...], where: str) -> NDArray[n
         raise ProtocolError(f"{where} cannot be read: {str(error)[:120]}") from error
 
 
+def as_numpy(array: Array) -> NDArray[Any]:
+    """Return what ``array.numpy()`` does, read-only: NumPy itself spends most of the time in parsing the header."""
+    if array.stype == "numpy.ndarray" and array.dtype in _PLAIN:
+        dtype = np.dtype(array.dtype)
+        header = _npy_header(dtype.str, tuple(array.shape))
+        if array.data.startswith(header) and len(array.data) == len(header) + dtype.itemsize * math.prod(array.shape):
+            return np.frombuffer(array.data, dtype, offset=len(header)).reshape(array.shape)
+    return array.numpy()
+
+
+def as_array(array: NDArray[Any]) -> Array:
+    """Return what ``Array(array)`` does."""
+    if array.dtype.name not in _PLAIN or not array.flags.c_contiguous or not array.dtype.isnative:
+        return Array(array)
+    data = _npy_header(array.dtype.str, array.shape) + array.tobytes()
+    return Array(array.dtype.name, array.shape, "numpy.ndarray", data)
+
+
+# What the header that NumPy writes is known of.
+_PLAIN = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8", "bool"})
+
+
 @lru_cache(maxsize=1024)
-def _npy_header(shape: tuple[int, ...]) -> bytes:
-    """Return what NumPy writes before the data of a little-endian float32 array of this shape."""
+def _npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    """Return what NumPy writes before the data of an array in C order."""
     stream = BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
     return stream.getvalue()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from perennial.common.wire.arrays import decode
-from perennial.common.wire.chains import MIXED, SEPARATE, Vector
+from perennial.common.wire.chains import CHAINS, MIXED, Vector
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.protocol import client_ids, flag, record_of, whole
 
@@ -50,6 +50,6 @@ def read_order(content: RecordDict) -> Order:
 
 
 def read_models(content: RecordDict, layout: Layout) -> dict[str, Vector]:
-    """Return the models of an order by chain: mixed always, separate where it is there."""
-    chains = [MIXED, *([SEPARATE] if SEPARATE in content else [])]
+    """Return the models of an order by chain: both, or one of them."""
+    chains = [chain for chain in CHAINS if chain in content] or [MIXED]
     return {chain: decode(record_of(content, chain, ArrayRecord), layout, chain) for chain in chains}

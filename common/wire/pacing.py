@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # A wait of this share of the time waited so far makes an answer at most this much late.
 SHARE = 0.05
-_LONGEST = 15.0
+# A server that was killed has its fleet back within seconds; one that is away for minutes is asked less often.
+_SOON, _LONGEST = 3.0, 15.0
 
 
 def pause(waited: float, *, least: float, most: float) -> float:
@@ -16,8 +17,9 @@ def pause(waited: float, *, least: float, most: float) -> float:
 
 
 def backoff(attempt: int, jitter: float) -> float:
-    """Return seconds to wait after failure number ``attempt`` (0-based) in a row.
+    """Return seconds to wait after failure number ``attempt`` (0-based) in a row: 1, 2, 3, and from a minute on more.
 
     jitter: in [0, 1); spreads the waits, so that a fleet does not come back as one.
     """
-    return float(min(_LONGEST, 2.0 ** min(attempt, 30))) * (0.75 + 0.5 * jitter)
+    first = min(_SOON, 2.0 ** min(attempt, 30))
+    return float(min(_LONGEST, max(first, SHARE * _SOON * attempt))) * (0.75 + 0.5 * jitter)

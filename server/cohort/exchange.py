@@ -14,6 +14,8 @@ from perennial.common.wire.updates import Losses
 
 Answer = TypeVar("Answer")
 _SPARE_SECONDS = 30.0
+# Flower's codes for a ClientApp that raised, and for a node that is not there any more.
+_RAISED, _LEFT = 2, 5
 
 
 def life(timeout: float) -> float:
@@ -28,7 +30,8 @@ def life(timeout: float) -> float:
 class Rejection:
     """A node whose clients count for nothing in this exchange, and why.
 
-    bad: it answered, and wrongly. failed: it, or whoever speaks for it, said that it could not.
+    bad: it answered, and wrongly. failed: it, or whoever speaks for it, said that it could not. raised: its app raised
+    an error. left: it went offline before it had answered.
     """
 
     node: int
@@ -36,25 +39,35 @@ class Rejection:
     reason: str
     bad: bool = False
     failed: bool = False
+    raised: bool = False
+    left: bool = False
 
 
 @dataclass(frozen=True)
 class Answered(Generic[Answer]):
-    """What an exchange brought. replies: by node, sorted by client, because float sums depend on order."""
+    """What an exchange brought. replies: by node, sorted by client, because float sums depend on order.
+
+    messages: those that the replies were in, alike.
+    """
 
     replies: Mapping[int, Answer]
+    messages: Mapping[int, Message]
     rejections: tuple[Rejection, ...]
 
 
 @dataclass
 class Exchange(Generic[Answer]):
-    """Orders under way. ``read`` checks one reply against its order, or raises ProtocolError."""
+    """Orders under way. ``read`` checks one reply against its order, or raises ProtocolError.
+
+    far: says, by node, which of the answers do not fit the others, and why.
+    """
 
     orders: Mapping[int, Order]
     models: Mapping[str, ArrayRecord]
     read: Callable[[RecordDict, Order], Answer]
     message_type: str
     timeout: float
+    far: Callable[[Mapping[int, Answer]], Mapping[int, str]] = lambda answers: {}
     messages: list[Message] = field(default_factory=list)
 
     def send(self) -> list[Message]:
@@ -71,30 +84,56 @@ class Exchange(Generic[Answer]):
         # Error replies of a dead node come from the SuperLink's own id: only the message id tells whose they are.
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
         accepted: dict[int, Answer] = {}
+        kept: dict[int, Message] = {}
         rejected: dict[int, Rejection] = {}
         for message in replies:
             node = waiting.get(message.metadata.reply_to_message_id)
             if node is None or node in accepted or node in rejected:
                 continue
             if message.has_error():
-                rejected[node] = self._rejection(node, _error_text(message), failed=True)
+                code = message.error.code
+                rejected[node] = Rejection(
+                    node,
+                    self.orders[node].clients,
+                    _error_text(message),
+                    failed=True,
+                    raised=code == _RAISED,
+                    left=code == _LEFT,
+                )
                 continue
             try:
                 accepted[node] = self.read(message.content, self.orders[node])
+                kept[node] = message
             except ProtocolError as error:
                 rejected[node] = self._rejection(node, str(error), bad=True)
+        for node, reason in self.far(accepted).items():
+            del accepted[node], kept[node]
+            rejected[node] = self._rejection(node, reason, bad=True)
         for node in self.orders.keys() - accepted.keys() - rejected.keys():
             rejected[node] = self._rejection(node, "no reply in time")
+        order = sorted(accepted, key=self._first_client)
         return Answered(
-            {node: accepted[node] for node in sorted(accepted, key=self._first_client)},
+            {node: accepted[node] for node in order},
+            {node: kept[node] for node in order},
             tuple(rejected[node] for node in sorted(rejected, key=self._first_client)),
         )
 
     def _first_client(self, node: int) -> int:
         return self.orders[node].clients[0]
 
-    def _rejection(self, node: int, reason: str, *, bad: bool = False, failed: bool = False) -> Rejection:
-        return Rejection(node, self.orders[node].clients, reason, bad, failed)
+    def _rejection(self, node: int, reason: str, *, bad: bool = False) -> Rejection:
+        return Rejection(node, self.orders[node].clients, reason, bad)
+
+
+def cannot_change(before: Answered[Answer] | None, now: Answered[Answer]) -> bool:
+    """Tell whether a round that all nodes failed in, twice and by the same errors of their apps, is hopeless."""
+    return (
+        before is not None
+        and not now.replies
+        and bool(now.rejections)
+        and all(one.raised for one in now.rejections)
+        and now.rejections == before.rejections
+    )
 
 
 def _error_text(message: Message) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -16,42 +15,14 @@ from perennial.common.command.errors import RunError, shown
 from perennial.common.wire import protocol
 from perennial.common.wire.protocol import Identity, ProtocolError
 from perennial.common.wire.seeding import generator
-from perennial.server.cohort.exchange import life
+from perennial.server.cohort.exchange import Answer, Answered, life
+from perennial.server.cohort.quarantine import Quarantine
 
 LOG = logging.getLogger("perennial")
 _QUERY_TIMEOUT = 30.0
 _POLL = 0.05
 # A node that was not taken is asked again after at least so many seconds, then twice as long, at most so often.
 _REST, _DOUBLINGS = 1.0, 6
-
-
-@dataclass
-class Quarantine:
-    """Nodes that were rejected too often in a row, known by their lowest client: node ids change with every restart."""
-
-    after: int
-    rounds: int
-    strikes: dict[int, int] = field(default_factory=dict)
-    until: dict[int, int] = field(default_factory=dict)
-
-    def reject(self, client: int, server_round: int) -> None:
-        self.strikes[client] = self.strikes.get(client, 0) + 1
-        if self.after and self.strikes[client] >= self.after:
-            self.until[client] = server_round + self.rounds
-            self.strikes[client] = 0
-            LOG.warning("the node of client %d sits out until round %d: %d rejected updates in a row",
-                        client, self.until[client], self.after)  # fmt: skip
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint kept; JSON has made the clients' numbers text."""
-        self.strikes = {int(client): int(count) for client, count in saved["strikes"].items()}
-        self.until = {int(client): int(last) for client, last in saved["until"].items()}
-
-    def accept(self, client: int) -> None:
-        self.strikes.pop(client, None)
-
-    def holds(self, client: int, server_round: int) -> bool:
-        return self.until.get(client, 0) >= server_round
 
 
 @dataclass(frozen=True)
@@ -79,7 +50,12 @@ class Roster:
         # clients that exist.
         self._clients: list[int] = []
         self._held: frozenset[int] | None = None
+        # By lowest client, since node ids change with every restart; and by node, since whoever claims clients may
+        # claim others. Only the first is worth keeping.
         self.quarantine = Quarantine(config.quarantine_after, config.quarantine_rounds)
+        self._quarantined_nodes = Quarantine(config.quarantine_after, config.quarantine_rounds)
+        # The last round in which a node went offline before it had answered.
+        self._left_in: dict[int, int] = {}
 
     def gather(self, grid: Grid, nodes: int) -> None:
         """Wait until ``nodes`` nodes with clients are there, or raise after node-timeout."""
@@ -130,6 +106,32 @@ class Roster:
         """Ask a node again who it is, before the next round: it may be back with other shards under its old id."""
         self._doubted.add(node)
 
+    def judge(self, answered: Answered[Answer], server_round: int, *, trained: bool) -> None:
+        """Strike the nodes that were rejected, whatever for, and clear those whose updates count.
+
+        trained: the exchange was to train; a sensible vote makes no wrong update good.
+        """
+        for rejection in answered.rejections:
+            if rejection.failed:
+                self.doubt(rejection.node)
+            # A round is repeated within seconds, and a connection that broke may take longer.
+            if rejection.left and self._left_in.get(rejection.node) == server_round:
+                continue
+            if rejection.left:
+                self._left_in[rejection.node] = server_round
+            self._strike(rejection.node, server_round, rejection.reason)
+        for node in answered.replies if trained else ():
+            self.quarantine.accept(self.first_client(node))
+            self._quarantined_nodes.accept(node)
+
+    def _strike(self, node: int, server_round: int, reason: str) -> None:
+        client, quarantine = self.first_client(node), self.quarantine
+        by_client, by_node = quarantine.reject(client, server_round), self._quarantined_nodes.reject(node, server_round)
+        if by_client or by_node:
+            until = max(quarantine.until.get(client, 0), self._quarantined_nodes.until.get(node, 0))
+            LOG.warning("the node of client %d sits out until round %d: %d rejections in a row, the last: %s",
+                        client, until, quarantine.after, reason)  # fmt: skip
+
     def cohort(self, server_round: int, attempt: int) -> dict[int, tuple[int, ...]]:
         """Return the clients of a round by node, drawn from the seed and the round; sorted, so reruns agree."""
         held = frozenset(self.held(server_round))
@@ -149,7 +151,12 @@ class Roster:
 
     def held(self, server_round: int) -> tuple[int, ...]:
         """Return the nodes that sit out; none where nobody would be left, since the round would then never end."""
-        held = tuple(node for node in self._nodes if self.quarantine.holds(self.first_client(node), server_round))
+        held = tuple(
+            node
+            for node in self._nodes
+            if self.quarantine.holds(self.first_client(node), server_round)
+            or self._quarantined_nodes.holds(node, server_round)
+        )
         return held if len(held) < len(self._nodes) else ()
 
     def largest(self) -> int:

@@ -24,15 +24,16 @@ _POLL = 0.05
 
 def open_both(
     config: Mapping[str, str | int | float | bool],
+    bundle: bytes,
     *,
     keyed: bool,
     certificate: bytes,
     stop: threading.Event,
     patience: Patience | None,
 ) -> FleetRun:
-    """Return a run for both kinds of nodes."""
+    """Return a run for both kinds of nodes. bundle: the app, which stock nodes fetch."""
     link = Link()
-    stock = link.start_run(config)
+    stock = link.start_run(config, bundle)
     fleet = Fleet(RunFacts(config, stock.grid.run.run_id), anybody=not keyed, certificate=certificate)
     app = FleetApp(fleet, link.gated(keys_required=keyed))
 

@@ -36,21 +36,22 @@ def open_run(
     config: Mapping[str, str | int | float | bool],
     *,
     keyed: bool,
-    stock_nodes: bool,
+    bundle: bytes = b"",
     cert: Path | None,
     stop: threading.Event,
     patience: Patience | None = None,
 ) -> FleetRun:
     """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS.
 
+    bundle: of the app, for stock nodes; without one there are none.
     patience: when a round has waited long enough; None: it waits for everybody.
     """
     certificate = der(cert) if cert else b""
-    if stock_nodes:
+    if bundle:
         # Only then is anything loaded of Flower but its public names.
         from perennial.server.link.both import open_both
 
-        return open_both(config, keyed=keyed, certificate=certificate, stop=stop, patience=patience)
+        return open_both(config, bundle, keyed=keyed, certificate=certificate, stop=stop, patience=patience)
     fleet = Fleet(RunFacts(config), anybody=not keyed, certificate=certificate)
     take_identity(fleet.run.id)
     return FleetRun(fleet, FleetApp(fleet), FleetGrid(fleet, stop=stop, patience=patience), lambda _: fleet.finish())

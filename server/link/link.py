@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from fastapi import Depends, FastAPI, HTTPException, Request
+from flwr.cli.config_utils import get_fab_metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, SubStatus
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
+from flwr.supercore.fab import Fab
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
@@ -83,10 +86,12 @@ class Link:
     def revoke(self, node_id: int) -> None:
         self.state.delete_node(NOOP_FLWR_AID, node_id)
 
-    def start_run(self, config: Mapping[str, str | int | float | bool]) -> LinkRun:
-        """Create a run that nodes see as running, and keep it so until ``LinkRun.finish``."""
+    def start_run(self, config: Mapping[str, str | int | float | bool], bundle: bytes = b"") -> LinkRun:
+        """Create a run that nodes see as running, and keep it so until ``LinkRun.finish``. bundle: its app."""
+        stored = self.state.store_fab(Fab(sha256(bundle).hexdigest(), bundle, {})) if bundle else None
+        app, version = get_fab_metadata(bundle) if bundle else (None, None)
         run_id = self.state.create_run(
-            None, None, None, dict(config), NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+            app, version, stored, dict(config), NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
         )
         run = self.state.get_run_info(run_ids=[run_id])[0]
         task = run.primary_task_id

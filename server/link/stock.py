@@ -9,35 +9,35 @@ import argparse
 import contextlib
 import ctypes
 import json
-import shutil
 import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 
-import perennial
 from perennial.common.command import console
 from perennial.common.command.address import check_authority, check_insecure, parse_address
+from perennial.common.command.app_config import AppConfig
 from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError, RunError
 from perennial.common.command.flower import command, end, environment, free_port
+from perennial.server.link.bundle import stage
 from perennial.server.link.forward import Forward
 from perennial.server.link.gate import Gate
 from perennial.server.link.listener import Listener
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.library_folder import discard_run
 
 _CONNECTION = "perennial"
-_ROOMS = ("common", "server", "client")
 _START_SECONDS = 180.0
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(config: RunConfig, arguments: argparse.Namespace) -> int:
+def serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     """Start a SuperLink on loopback and a door before it, and run on it; a signal ends what was started."""
     signals = console.Signals("stopping the run", interrupt=True)
     try:
@@ -46,7 +46,7 @@ def serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         return signals.exit_code()
 
 
-def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
+def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     if not arguments.insecure and not arguments.tls_ca:
         raise InputError("the stock runtime needs --tls-ca beside --tls-cert: Flower's processes check the certificate")
     if arguments.tls_ca:
@@ -68,13 +68,20 @@ def _serve(config: RunConfig, arguments: argparse.Namespace) -> int:
         say(f"listening on {arguments.host}:{listener.port}, results in {config.output}")
         try:
             if arguments.overwrite:
-                RunFolder(Path(config.output)).discard()
+                _discard(config)
             return flower.run(config, arguments.state_dir.absolute() / "app")
         finally:
             listener.stop()
 
 
-def attach(config: RunConfig, arguments: argparse.Namespace) -> int:
+def _discard(config: RunConfig | AppConfig) -> None:
+    if isinstance(config, AppConfig):
+        discard_run(Path(config.output))
+    else:
+        RunFolder(Path(config.output)).discard()
+
+
+def attach(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     """Run on a SuperLink that is there; results are written where it runs its apps."""
     if arguments.resume or arguments.overwrite:
         flag = "--resume" if arguments.resume else "--overwrite"
@@ -112,9 +119,9 @@ class Flower:
         if done.returncode and "already in use" not in done.stdout + done.stderr:
             say(f"{key.name} admits nobody: {' '.join((done.stdout + done.stderr).split())[-200:]}")
 
-    def run(self, config: RunConfig, app: Path) -> int:
+    def run(self, config: RunConfig | AppConfig, app: Path) -> int:
         """Submit the run, show its log, and return its exit code. KeyboardInterrupt stops it."""
-        stage(app, config.to_mapping())
+        stage(app, config)
         done = self._flwr("run", str(app), _CONNECTION, "--format", "json")
         answer = _json(done.stdout)
         if not answer.get("success"):
@@ -141,26 +148,6 @@ class Flower:
         return subprocess.run(
             [command("flwr"), *arguments], env=self._environment, capture_output=True, text=True, check=False
         )
-
-
-def stage(app: Path, config: Mapping[str, object]) -> None:
-    """Write the app as Flower bundles it: the package, and a pyproject whose run-config is this run's."""
-    # A checkout has the rooms beside perennial/, an installed package has them inside it; so has the app.
-    front, rooms = Path(perennial.__file__).resolve().parent, Path(__file__).resolve().parents[2]
-    shutil.rmtree(app, ignore_errors=True)
-    for room in _ROOMS:
-        shutil.copytree(rooms / room, app / "perennial" / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in front.glob("*.py"):
-        shutil.copy(file, app / "perennial")
-    values = {**config, "output": str(Path(str(config["output"])).absolute())}
-    if Path(str(config["data"])).exists():
-        values["data"] = str(Path(str(config["data"])).absolute())
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    (app / "pyproject.toml").write_text(
-        '[project]\nname = "perennial"\nversion = "0.1.0"\n[tool.flwr.app]\npublisher = "perennial"\n'
-        '[tool.flwr.app.components]\nserverapp = "perennial.server_app:app"\nclientapp = "perennial.client_app:app"\n'
-        "[tool.flwr.app.config]\n" + "\n".join(lines) + "\n"
-    )
 
 
 @contextlib.contextmanager

@@ -22,6 +22,8 @@ from safetensors.numpy import save
 
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.schedule import Slot
+from perennial.common.data.examples import Signature
+from perennial.common.data.manifest import written_signature
 from perennial.server.predict.versions import (
     FINAL,
     FORMAT,
@@ -39,16 +41,37 @@ from perennial.server.run.files import aside, remove_partials, replace_file, syn
 from perennial.server.run.tree import DamagedError, keeps
 
 KEPT = 5
+# Of a run that may go on for ever, whose devices fetch what is published.
+SECONDS_BETWEEN_VERSIONS = 120.0
 _PACKAGES = {"perennial": "perennial-fl", "flwr": "flwr", "numpy": "numpy", "torch": "torch"}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How the network is built that the arrays belong to: ``cnn``, …, or package.module:factory."""
+    """How the network is built that the arrays belong to, and of what examples it takes.
+
+    name: ``cnn``, …, package.module:factory, or ``auto`` if the task brings its network. signature: None: examples have
+    one input of ``shape``, uint8 or float32, and a label in [0, classes).
+    """
 
     name: str
     shape: tuple[int, ...]
     classes: int
+    task: str = "classification"
+    signature: Signature | None = None
+
+    @classmethod
+    def of(cls, task: str, model: str, signature: Signature) -> ModelSpec:
+        """Return the model of a run whose data have ``signature``."""
+        return cls(model, signature.x[0].shape, signature.classes, task, signature)
+
+    def written(self) -> dict[str, Any]:
+        """Return what the manifest says of it."""
+        said = {"name": self.name, "shape": list(self.shape), "classes": self.classes}
+        if self.signature is None:
+            assert self.task == "classification", "another task needs a signature"
+            return said
+        return {**said, "task": self.task, **written_signature(self.signature)}
 
 
 @dataclass(frozen=True)
@@ -79,10 +102,11 @@ class Publication:
         assert [arrays is not None for arrays in self.predictors] == [folds > 0 for folds in self.folded]
 
 
-def publish(folder: Path, publication: Publication, *, kept: int = KEPT) -> int:
+def publish(folder: Path, publication: Publication, *, kept: int = KEPT, durable: bool = True) -> int:
     """Write the next version into a run's folder and return its number; for the one process that holds the folder.
 
-    A kill at any instant, or a disk that is full, leaves the versions that were there.
+    A kill at any instant, or a disk that is full, leaves the versions that were there. durable: a power cut does too;
+    without it what the cut leaves of the newest versions may be damaged, which readers see.
     """
     versions = folder / VERSIONS
     versions.mkdir(parents=True, exist_ok=True)
@@ -96,7 +120,7 @@ def publish(folder: Path, publication: Publication, *, kept: int = KEPT) -> int:
     }
     manifest = _manifest(publication, number, before)
     manifest["sha256"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    _place(path_of(folder, number), {**files, MANIFEST: sealed(manifest)})
+    _place(path_of(folder, number), {**files, MANIFEST: sealed(manifest)}, durable=durable)
     for old in numbers(folder)[:-kept]:
         # Renamed first: nobody must find half of a version, also while it goes.
         removed = aside(path_of(folder, old))
@@ -121,19 +145,21 @@ def settle(folder: Path) -> None:
     replace_file(final / MANIFEST, sealed(manifest))
 
 
-def _place(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files beside ``target``, and give it its name once all of it is on disk."""
+def _place(target: Path, files: Mapping[str, bytes], *, durable: bool) -> None:
+    """Write a folder of files beside ``target``, and give it its name once all of it is there."""
     partial = aside(target)
     try:
         partial.mkdir()
         for name, content in files.items():
-            write_new(partial / name, content)
-        sync_folder(partial)
+            write_new(partial / name, content, durable=durable)
+        if durable:
+            sync_folder(partial)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    sync_folder(target.parent)
+    if durable:
+        sync_folder(target.parent)
 
 
 def _manifest(publication: Publication, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +184,7 @@ def _manifest(publication: Publication, number: int, before: Mapping[str, Any]) 
         "score": publication.score,
         "scores": measured or [None] * len(publication.blocks),
         "schedule": dict(publication.schedule),
-        "model": vars(publication.model) | {"shape": list(publication.model.shape)} if publication.model else None,
+        "model": publication.model.written() if publication.model else None,
         "data": publication.data,
         "config-sha256": hashlib.sha256(config).hexdigest(),
         "software": _software(),

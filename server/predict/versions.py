@@ -89,6 +89,16 @@ def check(version: Path) -> dict[str, Any]:
     return manifest
 
 
+def check_final(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run's final predictors; DamagedError names the first file that is not whole.
+
+    The newest version must be whole too: it is what readers take first.
+    """
+    for number in numbers(folder)[-1:]:
+        check(path_of(folder, number))
+    return check(folder / FINAL)
+
+
 def _checksum(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 

@@ -12,6 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from perennial.common.task.divergence import Divergence, find
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
@@ -127,6 +129,18 @@ class RunResult:
         if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == self.blocks:
             return tuple(str(name) for name in names)
         return tuple(f"block {block}" for block in range(self.blocks))
+
+    @cached_property
+    def diverged(self) -> tuple[Divergence, ...]:
+        """The chains whose training loss has exploded, and since when."""
+        rounds = self.rounds
+        chains = {"mixed": rounds.train_loss_mixed, "separate": rounds.train_loss_separate}
+        measured = (
+            {chain: float(losses[place]) for chain, losses in chains.items() if not np.isnan(losses[place])}
+            for place in range(len(rounds))
+        )
+        numbered = zip(rounds.server_round.tolist(), measured, strict=True)
+        return tuple(find(numbered, self.config.get("task", "")))
 
     @cached_property
     def evaluated(self) -> Evaluated:

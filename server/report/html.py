@@ -56,6 +56,7 @@ def page(runs: Sequence[RunResult], title: str, images: Mapping[str, bytes]) -> 
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{_count(len(runs), 'run')}{_differing_in(comparison)}.</p>",
+        _diverged(runs),
         markup.section("Summary", _note(runs) + _summary(runs)),
         markup.section("Cost of an accuracy", _costs(runs)),
         *(markup.figure(name, image, CAPTIONS[name]) for name, image in images.items()),
@@ -72,6 +73,12 @@ def targets(runs: Sequence[RunResult]) -> list[float]:
     # 1e-9, as where it is reached: 0.60 / 0.05 is a little under 12 in binary.
     steps = sorted({math.floor(value / 0.05 + 1e-9) for value in bests if value in (min(bests), max(bests))})
     return [step * 5 / 100 for step in steps if step > 0]
+
+
+def _diverged(runs: Sequence[RunResult]) -> str:
+    """Which runs are no results, first of all; empty if all are."""
+    said = [f"{escape(run.name)}: {escape(str(one))}." for run in runs for one in run.diverged]
+    return f"<p><strong>{'<br>'.join(said)} What was measured after that is no result.</strong></p>" if said else ""
 
 
 def _note(runs: Sequence[RunResult]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 
 from perennial.common.command.errors import InputError
 from perennial.server.report.columns import MIXED, NONE, SEPARATE, RejectionRow, Rounds, RunResult
+from perennial.server.run.metrics import read_row
 
+LOG = logging.getLogger("perennial")
 _CODES = {None: NONE, "mixed": MIXED, "separate": SEPARATE}
 _REQUIRED = ("server_round", "cycle", "block", "round_in_block")
 _FLOATS = ("train_loss_mixed", "train_loss_separate", "loss_mixed", "loss_separate", "mean_accuracy")
@@ -25,7 +28,8 @@ _DEFAULTS = {"attempts": 1, "chosen": None}
 def read(folder: Path, name: str | None = None) -> RunResult:
     """Read a run's folder; it is named as the folder is unless `name` is given.
 
-    A last line of metrics.jsonl that was cut off is left out; anything else unreadable is an InputError.
+    A last line of metrics.jsonl that was cut off is left out, and one that is damaged too, which is said; anything else
+    unreadable is an InputError.
     """
     config = _mapping(folder / "config.yaml", yaml.safe_load)
     manifest = folder / "predictors" / "manifest.json"
@@ -107,15 +111,28 @@ def _mapping(path: Path, parse: Any) -> Mapping[str, object]:
 
 def _records(path: Path) -> list[Mapping[str, Any]]:
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+    sound = [(number, row) for number, line in enumerate(lines, start=1) if (row := read_row(line)) is not None]
+    if not sound:
+        return _unchecked(path, lines)
+    # A run that was killed, or is still going, may have half a line at the end.
+    whole = len(lines) if lines[-1].endswith(b"\n") else len(lines) - 1
+    damaged = [number for number in range(1, whole + 1) if number not in {place for place, _ in sound}]
+    if damaged:
+        named = ", ".join(map(str, damaged[:10])) + (", …" if len(damaged) > 10 else "")
+        LOG.warning("%s is damaged in line %s; the report is of the other rounds", path, named)
+    return [row for _, row in sound]
+
+
+def _unchecked(path: Path, lines: Sequence[bytes]) -> list[Mapping[str, Any]]:
+    """Return rows without checksums, as others may write them."""
     records: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
         except ValueError as error:
-            # A run that was killed, or is still going, may have half a line at the end.
             if number == len(lines):
                 break
             raise InputError(f"{path}, line {number}: not JSON: {error}") from error

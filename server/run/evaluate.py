@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from torch import nn
 
@@ -22,9 +23,9 @@ from perennial.common.data.examples import Inputs, Targets
 from perennial.common.data.partition import Rows
 from perennial.common.task.learning_task import Task
 from perennial.common.task.ready import classification
+from perennial.common.wire.arrays import decode
 from perennial.common.wire.chains import Vector
 from perennial.common.wire.layout import Layout
-from perennial.server.psgd import Predictors
 
 _BATCH = 250
 
@@ -60,36 +61,44 @@ class TorchRight:
         return network
 
 
+_Key = tuple[int, ...]
+
+
+def _key(model: ArrayRecord) -> _Key:
+    """Return what tells a model from another: the arrays of a record never change."""
+    return tuple(map(id, model.values()))
+
+
 class Evaluator:
     """Keeps what it found of each model: readers share models, and most predictors change seldom."""
 
-    def __init__(self, right: Right, shards: Shards) -> None:
-        self._right = right
+    def __init__(self, right: Right, shards: Shards, layout: Layout) -> None:
+        self._right, self._layout = right, layout
         self._tests = [shards.test(block) for block in range(shards.blocks)]
         missing = [str(block) for block, test in enumerate(self._tests) if test is None]
         if missing and len(missing) < shards.blocks:
             LOG.warning("nothing is evaluated: block %s has no test set, others have one", ", ".join(missing))
-        self._known: dict[int, tuple[Vector, dict[int, float]]] = {}
+        self._known: dict[_Key, tuple[ArrayRecord, dict[int, float]]] = {}
         self._threads = ThreadPoolExecutor(os.cpu_count())
 
-    def accuracies(self, readers: Sequence[Predictors]) -> list[list[float]] | None:
+    def accuracies(self, readers: Sequence[Sequence[ArrayRecord]]) -> list[list[float]] | None:
         """Return, for each reader, the score of every block's predictor; None if a block has no test set.
 
         Of the task classification the score is the accuracy.
         """
         if any(test is None for test in self._tests):
             return None
-        wanted: dict[int, tuple[Vector, set[int]]] = {}
-        for predictors in readers:
-            for block, model in enumerate(predictors.models):
-                wanted.setdefault(id(model), (model, set()))[1].add(block)
-        # The vector is kept with what is known of it, so that its id stays its own.
+        wanted: dict[_Key, tuple[ArrayRecord, set[int]]] = {}
+        for models in readers:
+            for block, model in enumerate(models):
+                wanted.setdefault(_key(model), (model, set()))[1].add(block)
+        # The model is kept with what is known of it, so that the ids of its arrays stay their own.
         known = {key: self._known.get(key, (model, {})) for key, (model, _) in wanted.items()}
         for key, (model, blocks) in wanted.items():
             if missing := sorted(blocks - known[key][1].keys()):
-                known[key][1].update(self._judge(model, missing))
+                known[key][1].update(self._judge(decode(model, self._layout, "predictor"), missing))
         self._known = known
-        return [[known[id(model)][1][block] for block, model in enumerate(one.models)] for one in readers]
+        return [[known[_key(model)][1][block] for block, model in enumerate(models)] for models in readers]
 
     def _judge(self, model: Vector, blocks: Sequence[int]) -> dict[int, float]:
         """Return the model's score on several blocks; test sets cut from the same arrays are gone through once."""

@@ -32,13 +32,14 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not be there yet, and have it on disk."""
+def write_new(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file that must not be there yet, and have it on disk if it is to be durable."""
     with patiently(lambda: path.open("xb"), path) as file:
         try:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         except OSError as error:
             # A full disk names no file by itself.
             error.filename = error.filename or str(path)

@@ -1,26 +1,22 @@
-"""A run's folder: configuration, initial model, metrics as they come, predictors at the end."""
+"""A run's folder: what lies where in it, and whether the run that it holds ended, may be lost, or may go on."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.numpy import save
 
 from perennial.common.command.config import RunConfig
-from perennial.common.command.errors import InputError, RunError
-from perennial.common.cycle.schedule import Schedule
-from perennial.common.wire.chains import Vector
-from perennial.common.wire.layout import Layout
-from perennial.server.psgd import Predictors
+from perennial.common.command.errors import InputError
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check_final
 from perennial.server.run.files import replace_file
+from perennial.server.run.tree import DamagedError
 
-MANIFEST_FORMAT = 1
+LOG = logging.getLogger("perennial")
 
 
 @dataclass(frozen=True)
@@ -39,11 +35,22 @@ class RunFolder:
 
     @property
     def manifest(self) -> Path:
-        return self.path / "predictors" / "manifest.json"
+        return self.path / FINAL / MANIFEST
 
     def is_complete(self) -> bool:
         """Tell whether the run ended: its manifest is the last file written."""
         return self.manifest.exists()
+
+    def is_whole(self) -> bool:
+        """Tell whether the run ended and its predictors are as they were written; what is not is said."""
+        if not self.is_complete():
+            return False
+        try:
+            check_final(self.path)
+        except (DamagedError, InputError) as error:
+            LOG.warning("%s; the predictors are written again from the checkpoint", error)
+            return False
+        return True
 
     def config(self) -> dict[str, Any]:
         """Return the configuration that the folder was made with; empty where there is none.
@@ -53,8 +60,11 @@ class RunFolder:
         path = self.path / "config.yaml"
         try:
             return {**RunConfig().to_mapping(), **yaml.safe_load(path.read_text())} if path.exists() else {}
-        except (yaml.YAMLError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+        except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"{path} cannot be read: {reason}; put it back, or start anew in another folder"
+            ) from error
 
     def refuse_to_lose(self, remedy: str) -> None:
         """Raise where rounds are there that a start would wipe: a deployed run cannot be had again."""
@@ -64,78 +74,15 @@ class RunFolder:
     def discard(self) -> None:
         """Remove what an earlier run left here and would be taken for the next one's."""
         self.manifest.unlink(missing_ok=True)
-        for stale in [*self.checkpoints.glob("*"), *(self.path / "predictors").glob("*")]:
+        for stale in [*self.checkpoints.glob("*"), *(self.path / FINAL).glob("*")]:
             stale.unlink()
+        if (self.path / VERSIONS).exists():
+            shutil.rmtree(self.path / VERSIONS)
         self.metrics.unlink(missing_ok=True)
 
-    def start(self, config: RunConfig, layout: Layout, initial: Vector) -> None:
-        """Begin anew."""
+    def start(self, config: RunConfig, initial: bytes) -> None:
+        """Begin anew, from the initial model as a safetensors file."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.discard()
-        self.metrics.write_bytes(b"")
-        replace_file(self.path / "initial.safetensors", _model(layout, initial))
+        replace_file(self.path / "initial.safetensors", initial)
         replace_file(self.path / "config.yaml", yaml.safe_dump(config.to_mapping(), sort_keys=False).encode())
-
-    def write_predictors(
-        self,
-        config: RunConfig,
-        schedule: Schedule,
-        layout: Layout,
-        predictors: Predictors,
-        accuracy: list[float] | None,
-    ) -> None:
-        """Write one file a block, then the manifest with their checksums."""
-        folder = self.manifest.parent
-        folder.mkdir(exist_ok=True)
-        digests = {}
-        for block, model in enumerate(predictors.models):
-            name, content = f"block-{block}.safetensors", _model(layout, model)
-            replace_file(folder / name, content)
-            digests[name] = hashlib.sha256(content).hexdigest()
-        kept = ("cycles", "rounds-per-block", "clock", "timezone")
-        manifest = {
-            "format": MANIFEST_FORMAT,
-            "strategy": config.strategy,
-            "blocks": list(schedule.names),
-            "folded": list(predictors.folded),
-            "accuracy": accuracy,
-            "model": config.model,
-            "schedule": {"blocks": config.blocks, **{key: config.to_mapping()[key] for key in kept}},
-            "sha256": digests,
-        }
-        replace_file(self.manifest, json.dumps(manifest, indent=2).encode() + b"\n")
-
-
-class Metrics:
-    """metrics.jsonl, one line a round, open at the end of what counts."""
-
-    def __init__(self, path: Path, position: int = 0) -> None:
-        size = path.stat().st_size if path.exists() else 0
-        if size < position:
-            raise RunError(
-                f"{path} has {size} bytes, and had {position} when the checkpoint was written; put it back, "
-                "or start anew"
-            )
-        self._file = path.open("r+b" if path.exists() else "w+b")
-        # Lines after the checkpoint are written again by the rounds that are run again.
-        self._file.truncate(position)
-        self._file.seek(position)
-
-    def append(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row).encode() + b"\n")
-        self._file.flush()
-
-    def position(self) -> int:
-        """Return where the next row goes."""
-        return self._file.tell()
-
-    def sync(self) -> None:
-        """Have every row on disk."""
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _model(layout: Layout, vector: Vector) -> bytes:
-    return save(layout.unflatten(vector))

@@ -3,13 +3,16 @@
 RUN/config.yaml, initial.safetensors         what the run is, and the model that it began from
 RUN/metrics.jsonl                            one line for each round
 RUN/checkpoint/                              the whole state after the last two rounds; 0: before the first
-RUN/versions/N/, predictors/                 the predictors, when the run has ended
+RUN/versions/N/                              the predictors of evaluated rounds, or of every few minutes; the last few
+RUN/predictors/                              the newest ones when the run has ended
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +21,19 @@ import yaml
 from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError, shown
-from perennial.server.predict.publishing import Publication, model_bytes, publish, settle
-from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, read_manifest
+from perennial.common.cycle.schedule import Slot
+from perennial.common.task.divergence import LossWatch
+from perennial.common.wire.chains import CHAINS
+from perennial.server.predict.publishing import (
+    SECONDS_BETWEEN_VERSIONS,
+    Publication,
+    model_bytes,
+    publish,
+    settle,
+)
+from perennial.server.predict.versions import FINAL, MANIFEST, VERSIONS, check_final
 from perennial.server.run import generators
-from perennial.server.run.checkpoint2 import Checkpoints, RunCheckpoint, new_identity
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint, new_identity
 from perennial.server.run.files import replace_file
 from perennial.server.run.library_rows import accuracy_of, config_of, identity_of, row_of, schedule_of_run
 from perennial.server.run.lock import hold
@@ -36,12 +48,15 @@ LOG = logging.getLogger("flwr")
 
 
 @contextmanager
-def kept_in(run_dir: str | Path) -> Iterator[LibraryFolder]:
-    """Hold the folder ``run_dir``, which is made if it is missing, for one call of ``start``."""
+def kept_in(run_dir: str | Path, about: Mapping[str, Any] | None = None) -> Iterator[LibraryFolder]:
+    """Hold the folder ``run_dir``, which is made if it is missing, for one call of ``start``.
+
+    about: what else a run that goes on must share with its first part, by keys that config.yaml then has.
+    """
     path = _absolute(run_dir)
     LOG.info("Run folder: %s", path)
     with hold(path):
-        folder = LibraryFolder(path)
+        folder = LibraryFolder(path, about or {})
         try:
             yield folder
         finally:
@@ -51,16 +66,19 @@ def kept_in(run_dir: str | Path) -> Iterator[LibraryFolder]:
 class LibraryFolder:
     """One run in a folder that this process holds."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path, self._about = path, dict(about)
         self._checkpoints = Checkpoints(path / "checkpoint")
         self._strategy: BlockStrategy
         self._metrics: MetricsFile | None = None
         self._run = ""
+        # The round whose predictors were published last, by this process.
+        self._published, self._published_at = 0, time.monotonic()
         self._identity: Tree = {}
         self._config: dict[str, Any] = {}
         # Of each block's predictor, which changes in the block's own rounds alone.
         self._accuracy: list[float | None] = []
+        self._losses = LossWatch()
 
     def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Tree | None:
         """Return the state after the last round that is kept here; None: the folder is new.
@@ -69,8 +87,9 @@ class LibraryFolder:
         """
         self._strategy = strategy
         state = {"strategy": strategy.state_dict(), "generators": generators.save()}
-        self._identity = identity_of(state["strategy"], initial_arrays)
-        self._config = config_of(self._identity, strategy.schedule, strategy.mixed.config)
+        identity = identity_of(state["strategy"], initial_arrays)
+        self._config = {**config_of(identity, strategy.schedule, strategy.mixed.config), **self._about}
+        self._identity = {**identity, **self._about}
         saved = self._checkpoints.latest()
         if saved is None:
             self._begin_anew(state, initial_arrays)
@@ -87,16 +106,26 @@ class LibraryFolder:
         (self._path / FINAL / MANIFEST).unlink(missing_ok=True)
         assert self._metrics is not None, "begin comes first"
         for record in rounds:
+            if self._strategy.one_model:
+                # What was measured before was of another model.
+                self._accuracy = [None] * len(self._accuracy)
             self._accuracy[record.slot.block] = accuracy_of(record)
-            self._metrics.append(row_of(record, self._accuracy))
+            row = row_of(record, self._accuracy)
+            self._metrics.append(row)
+            for diverged in self._losses.see(row["server-round"], {one: row[f"train-loss-{one}"] for one in CHAINS}):
+                LOG.warning("%s; lower the learning rate of your clients", diverged.fact)
         self._save(state)
+        if rounds:
+            self._publish_if_due(rounds[-1])
 
     def end(self) -> None:
         """Publish the predictors; nothing if the newest ones are published already."""
         trained = self._strategy.trained
-        if trained is not None and not self._is_published(trained.server_round):
-            publish(self._path, self._publication())
-            settle(self._path)
+        if trained is None or self._is_published(trained.server_round):
+            return
+        if self._published != trained.server_round:
+            publish(self._path, self._publication(trained))
+        settle(self._path)
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -143,20 +172,29 @@ class LibraryFolder:
         server_round = trained.server_round if trained else 0
         self._checkpoints.save(RunCheckpoint(self._run, server_round, tree, (self._metrics.mark(),)))
 
+    def _publish_if_due(self, record: FoldedRound) -> None:
+        evaluated = record.evaluate_metrics is not None or record.server_metrics is not None
+        if evaluated or time.monotonic() - self._published_at > SECONDS_BETWEEN_VERSIONS:
+            # The checkpoint is on disk: what a power cut damages here is published again.
+            publish(self._path, self._publication(record.slot), durable=False)
+            self._published, self._published_at = record.slot.server_round, time.monotonic()
+
     def _is_published(self, server_round: int) -> bool:
+        if not (self._path / FINAL / MANIFEST).exists():
+            return False
         try:
-            manifest = read_manifest(self._path / FINAL)
-        except DamagedError:
+            manifest = check_final(self._path)
+        except DamagedError as error:
+            LOG.warning("%s; the predictors are written again from the checkpoint", error)
             return False
         return bool(manifest["run"] == self._run and manifest["slot"]["server-round"] == server_round)
 
-    def _publication(self) -> Publication:
+    def _publication(self, slot: Slot) -> Publication:
         strategy = self._strategy
-        assert strategy.trained is not None, "nothing is trained"
         blocks, models = strategy.schedule.names, strategy.predictors.models
         return Publication(
             run=self._run,
-            slot=strategy.trained,
+            slot=slot,
             strategy=self._config["strategy"],
             blocks=blocks,
             predictors=tuple(
@@ -168,6 +206,14 @@ class LibraryFolder:
             config=self._config,
             scores=tuple(self._accuracy),
         )
+
+
+def discard_run(path: Path) -> None:
+    """Remove the run in a folder, so that another one can begin there; nothing else that lies there."""
+    for name in ("checkpoint", VERSIONS, FINAL):
+        shutil.rmtree(path / name, ignore_errors=True)
+    for name in ("metrics.jsonl", "config.yaml", "initial.safetensors"):
+        (path / name).unlink(missing_ok=True)
 
 
 def _absolute(run_dir: str | Path) -> Path:

@@ -14,7 +14,7 @@ from perennial.server.run.tree import Tree
 from perennial.server.strategies.record import FoldedRound
 
 # What reports call the algorithms; a subclass is called by its own name.
-_NAMES = {"MMPSGD": "mm-psgd", "MCPSGD": "mc-psgd"}
+_NAMES = {"MMPSGD": "mm-psgd", "MCPSGD": "mc-psgd", "OneModel": "fedavg"}
 # How Flower's examples call what a report draws; the first that is there counts.
 _TRAIN_LOSSES = ("train_loss", "train-loss", "loss")
 _ACCURACIES = ("accuracy", "eval_acc", "eval_accuracy", "eval-accuracy", "acc")

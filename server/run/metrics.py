@@ -57,7 +57,7 @@ def read_rows(path: Path, position: int | None = None) -> Rows:
     for number, line in enumerate(_lines(path, position), start=1):
         if position is None and not line.endswith(b"\n"):
             break
-        row = _row(line)
+        row = read_row(line)
         if row is None:
             damaged.append(number)
         else:
@@ -150,7 +150,7 @@ def _lines(path: Path, position: int | None) -> Iterator[bytes]:
             left -= len(line)
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def read_row(line: bytes) -> dict[str, Any] | None:
     """Return the row of a line; None: the line is not as it was written."""
     text, end = line[:-_END_BYTES], _END.fullmatch(line[-_END_BYTES:])
     if end is None or zlib.crc32(text) != int(end[1], 16):

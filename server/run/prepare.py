@@ -11,6 +11,7 @@ from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.command.errors import InputError
 from perennial.common.data.datasets import Shards
 from perennial.common.data.source import open_shards, resolved
+from perennial.common.task.learning_task import Task
 from perennial.common.task.ready import build, open_task
 from perennial.server.run.folder import RunFolder
 
@@ -25,11 +26,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Pass:
-    """Runs that share their training, and what it needs: the open data, and the network with its initial weights."""
+    """Runs that share their training, and what it needs: the open data, the task, the network with initial weights."""
 
     runs: tuple[Run, ...]
     shards: Shards
     network: nn.Module
+    task: Task
 
     @property
     def config(self) -> RunConfig:
@@ -50,11 +52,12 @@ def prepare(runs: Sequence[Run]) -> Pass:
     shards = open_shards(runs[0].config)
     runs = tuple(replace(run, config=resolved(run.config, shards)) for run in runs)
     config = runs[0].config
-    network = build(open_task(config.task), shards.signature, config.model, config.seed)
+    task = open_task(config.task)
+    network = build(task, shards.signature, config.model, config.seed)
     names = schedule_of(config).names
     if len(names) != shards.blocks:
         raise InputError(
             f"the clock names {len(names)} blocks ({', '.join(names)}), the data has {shards.blocks}; set blocks to "
             f"{len(names)}, or cut the data so"
         )
-    return Pass(runs, shards, network)
+    return Pass(runs, shards, network, task)

@@ -1,7 +1,8 @@
 """A tree as one JSON text and one safetensors blob: to the bit, without pickles, and checked before it is used.
 
 A *tree* is what a state is made of: dicts with text keys, lists (tuples become lists), numbers, text, bool, None, and
-NumPy arrays and scalars anywhere in it. Its arrays are in the blob by number, each distinct one once. In the text
+NumPy arrays and scalars, or arrays made ``Later``, anywhere in it. Its arrays are in the blob by number, each distinct
+one once. In the text
 
 {"$array": 3}, {"$fortran": 3}   array 3 of the blob; in Fortran's memory order it is stored transposed
 {"$scalar": 3}                   the NumPy scalar that array 3, of no dimension, holds
@@ -16,6 +17,7 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +40,17 @@ class DamagedError(ValueError):
 
 class FormatError(DamagedError):
     """A text of another format, and otherwise whole."""
+
+
+class Later:
+    """An array of a tree that is made when it is needed: a state is taken after every round, and seldom written."""
+
+    def __init__(self, make: Callable[[], NDArray[Any]]) -> None:
+        self._make = make
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self._make()
+        return array if dtype is None else array.astype(dtype)
 
 
 class Written(NamedTuple):
@@ -84,6 +97,7 @@ def keeps(dtype: np.dtype[Any]) -> bool:
 
 def first_difference(one: Tree, other: Tree, path: str = "") -> str | None:
     """Return the place of the first value that differs, in type or in a bit; None: the trees are the same."""
+    one, other = _made(one), _made(other)
     if type(one) is not type(other):
         return path or "the whole"
     if isinstance(one, dict):
@@ -111,6 +125,7 @@ def _checked_body(text: str | bytes) -> dict[str, Any]:
 
 
 def _encode(value: Tree, path: str, arrays: _Arrays, depth: int) -> Any:
+    value = _made(value)
     kind = type(value)
     if depth > _DEEPEST:
         raise InputError(f"{_place(path)} is nested more than {_DEEPEST} deep; does a list or a dict hold itself?")
@@ -129,6 +144,10 @@ def _encode(value: Tree, path: str, arrays: _Arrays, depth: int) -> Any:
         return _encode_array(value, arrays)
     what = f"{kind.__name__} of {value.dtype}" if isinstance(value, np.ndarray) else kind.__name__
     raise InputError(f"{_place(path)} is a {what}, which cannot be kept; make it numbers, text or arrays of numbers")
+
+
+def _made(value: Tree) -> Tree:
+    return np.asarray(value) if type(value) is Later else value
 
 
 def _encode_array(value: Any, arrays: _Arrays) -> dict[str, int]:

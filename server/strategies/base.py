@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -17,6 +17,7 @@ from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.clock import ClockSchedule
 from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.common.wire.chains import MIXED
+from perennial.server.strategies.carriers import Alone, Carrier, Replies
 from perennial.server.strategies.chain import Chain
 from perennial.server.strategies.judging import Judging
 from perennial.server.strategies.keeping import Keeper, keeping
@@ -30,27 +31,51 @@ from perennial.server.strategies.trees import RunningConfig, Tree
 LOG = logging.getLogger("flwr")
 
 
+@dataclass(frozen=True)
+class Heads:
+    """The models of a round: x_bar, and the newest one of each block. chosen: u_bar's chain, if there was a choice."""
+
+    mixed: ArrayRecord
+    blocks: list[ArrayRecord]
+    chosen: str | None
+
+
+class RoundObserver(Protocol):
+    """Told of each round while its models are the heads of the chains."""
+
+    def folded(self, slot: Slot, heads: Heads) -> None:
+        """The round of ``slot`` is in the predictor of its block."""
+
+
 class BlockStrategy(Strategy):
     """A mixed chain, and a predictor for each block.
 
-    slot: the place of the round that is being trained or judged; None before the first. trained: the slot of the last
-    round that is in the chains. pending: of the round that waits for its vote, if one does. rounds: those not over yet.
+    carrier: how messages travel. observers: who is told of each round's models. problem: why the last attempt at a
+    round gave nothing, if the carrier knows. slot: the place of the round that is being trained or judged; None before
+    the first. trained: the slot of the last round that is in the chains. pending: of the round that waits for its
+    vote, if one does. rounds: those not over yet. one_model: all blocks have the same predictor, which every round
+    changes.
     """
 
+    one_model = False
+
     def __init__(
-        self, strategy: Strategy, schedule: Schedule, averaging: str, decay: float, round_attempts: int
+        self, strategy: Strategy, schedule: Schedule, averaging: str, decay: float, round_attempts: int | None
     ) -> None:
         if isinstance(strategy, BlockStrategy):
             raise InputError(f"{_name(self)} cannot be around {_name(strategy)}; give it the strategy that is inside")
-        if not callable(getattr(schedule, "after", None)):
+        if isinstance(schedule, type) or not callable(getattr(schedule, "after", None)):
             raise InputError(f"schedule must be a RoundSchedule or a ClockSchedule, got {shown(schedule)}")
-        if type(round_attempts) is not int or round_attempts < 1:
+        if round_attempts is not None and (type(round_attempts) is not int or round_attempts < 1):
             raise InputError(f"round_attempts must be at least 1, got {shown(round_attempts)}")
         self.schedule, self.round_attempts = schedule, round_attempts
         self.mixed = Chain(MIXED, strategy)
         self.judging = Judging(strategy)
         self.predictors = BlockPredictors(decay_of(averaging, decay))
         self.rounds = OpenRounds()
+        self.carrier: Carrier = Alone()
+        self.observers: list[RoundObserver] = []
+        self.problem = ""
         self.evaluate_config = RunningConfig(ConfigRecord())
         self.slot: Slot | None = None
         self.trained: Slot | None = None
@@ -94,10 +119,12 @@ class BlockStrategy(Strategy):
         self, initial: ArrayRecord, train_config: ConfigRecord, evaluate_config: ConfigRecord, timeout: float
     ) -> None:
         """Begin anew; called by the loop before its first round."""
+        if not isinstance(initial, ArrayRecord):
+            raise InputError(f"initial_arrays must be an ArrayRecord, got {shown(initial)}")
         if not initial:
             raise InputError("initial_arrays is empty; give the model that training starts from")
         for what, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            refuse_slot_keys(what, config)
+            checked_config(what, config)
         self.slot = self.trained = self.pending = None
         self.timeout = timeout
         self.mixed.begin(initial, train_config)
@@ -109,6 +136,27 @@ class BlockStrategy(Strategy):
     def settle(self, config: ConfigRecord, grid: Grid) -> None:
         """Hold the vote that the pending round waits for; called by the loop if no round of its block follows."""
         raise AssertionError("no round waits for a vote")
+
+    def unpacked(self, server_round: int, replies: Iterable[Message]) -> Replies:
+        """Return the replies of a round by chain, and charge the round with what they cost."""
+        parted = self.carrier.unpack(replies)
+        self.problem = parted.problem
+        self.rounds.charge(server_round, parted.account)
+        return parted
+
+    def fold(self, slot: Slot, model: ArrayRecord) -> None:
+        """Fold the model of a round into the predictor of its block, and tell those who observe."""
+        self.predictors.fold(self.block_name(slot), model)
+        predictors, folded = self.predictors.taken(), dict(self.predictors.folded)
+        self.rounds.note(slot.server_round, predictors=predictors, folded=folded)
+        heads = Heads(self.mixed.arrays, self.block_models(), self.rounds[slot.server_round].chosen)
+        for observer in self.observers:
+            observer.folded(slot, heads)
+
+    def block_models(self) -> list[ArrayRecord]:
+        """Return the newest model of each block, if the strategy has one beside the predictors; else none."""
+        own = getattr(self.mixed.strategy, "block_models", list)
+        return list(own())
 
     def summary(self) -> None:
         LOG.info("\t├──> %s settings:", _name(self))
@@ -164,7 +212,10 @@ class BlockStrategy(Strategy):
         return {"strategy": _name(self), "schedule": self.schedule.identity, "settings": self.settings}
 
 
-def refuse_slot_keys(what: str, config: ConfigRecord) -> None:
+def checked_config(what: str, config: object) -> None:
+    """Refuse what is no config record, and one with a key of our own; ``what`` is the argument that it was given as."""
+    if not isinstance(config, ConfigRecord):
+        raise InputError(f"{what} must be a ConfigRecord, got {shown(config)}")
     for key in SLOT_KEYS:
         if key in config:
             raise InputError(f"{what} has {key!r}, which is written for every round; give yours another name")

@@ -10,29 +10,53 @@ from typing import Protocol
 from flwr.app import Message, RecordDict
 
 from perennial.common.command.errors import InputError, RunError, shown
-from perennial.common.wire.chains import CHAINS
+from perennial.common.cycle.schedule import Slot
+from perennial.common.wire.chains import CHAINS, MIXED
 from perennial.common.wire.two_chains import Parts, read_parts, write_order
-from perennial.server.strategies.messages import own_records
+from perennial.server.cohort.account import NOTHING, Account
+from perennial.server.strategies.messages import own_records, place
 
 Messages = Mapping[str, Sequence[Message]]
 
 
 @dataclass(frozen=True)
 class Replies:
-    """The replies by chain. losses: the replies to evaluating the models as they were sent, if that was asked."""
+    """The replies by chain. losses: the replies to evaluating the models as they were sent, if that was asked.
+
+    problem: why there are none, if the carrier knows. account: what the exchange cost and brought.
+    """
 
     chains: dict[str, list[Message]] = field(default_factory=dict)
     losses: dict[str, list[Message]] = field(default_factory=dict)
+    problem: str = ""
+    account: Account = NOTHING
 
 
 class Carrier(Protocol):
     """Makes messages to nodes out of the messages of chains, and tells the replies apart again."""
 
-    def pack(self, messages: Messages, block: int, losses: Mapping[str, RecordDict] | None = None) -> list[Message]:
-        """Return what is sent. losses: what stands in for a chain's records when its model is judged as it arrives."""
+    def pack(
+        self, messages: Messages, slot: Slot, block_name: str, losses: Mapping[str, RecordDict] | None = None
+    ) -> list[Message]:
+        """Return what is sent in the round of a slot, with the slot in it.
+
+        losses: what stands in for a chain's records when its model is judged as it arrives.
+        """
 
     def unpack(self, replies: Iterable[Message]) -> Replies:
         """Return the replies to what was packed last, in the order in which they came."""
+
+
+class Alone:
+    """The messages of a strategy that has one chain."""
+
+    def pack(
+        self, messages: Messages, slot: Slot, block_name: str, losses: Mapping[str, RecordDict] | None = None
+    ) -> list[Message]:
+        return _placed(messages, slot, block_name).get(MIXED, [])
+
+    def unpack(self, replies: Iterable[Message]) -> Replies:
+        return Replies({MIXED: list(replies)})
 
 
 class Apart:
@@ -41,9 +65,12 @@ class Apart:
     def __init__(self) -> None:
         self._sent: list[tuple[str, Message]] = []
 
-    def pack(self, messages: Messages, block: int, losses: Mapping[str, RecordDict] | None = None) -> list[Message]:
+    def pack(
+        self, messages: Messages, slot: Slot, block_name: str, losses: Mapping[str, RecordDict] | None = None
+    ) -> list[Message]:
         assert not losses, "models that travel apart are judged by messages of their own"
-        self._sent = [(chain, message) for chain, listed in messages.items() for message in listed]
+        placed = _placed(messages, slot, block_name)
+        self._sent = [(chain, message) for chain, listed in placed.items() for message in listed]
         return [message for _, message in self._sent]
 
     def unpack(self, replies: Iterable[Message]) -> Replies:
@@ -64,13 +91,15 @@ class Apart:
 class Together:
     """One message for both chains of a node."""
 
-    def pack(self, messages: Messages, block: int, losses: Mapping[str, RecordDict] | None = None) -> list[Message]:
+    def pack(
+        self, messages: Messages, slot: Slot, block_name: str, losses: Mapping[str, RecordDict] | None = None
+    ) -> list[Message]:
         packed = []
-        for twins in _by_node(messages):
+        for twins in _by_node(_placed(messages, slot, block_name)):
             message = next(iter(twins.values()))
             judged = {chain: own_records(records) for chain, records in (losses or {}).items() if chain in twins}
             parts = Parts({chain: twin.content for chain, twin in twins.items()}, judged)
-            message.content = write_order(parts, block=block, report_loss=bool(judged))
+            message.content = write_order(parts, block=slot.block, report_loss=bool(judged))
             packed.append(message)
         return packed
 
@@ -89,19 +118,24 @@ class Together:
                     "one_message=True needs app = both_chains(app) on the clients"
                 )
             for chain, content in parts.chains.items():
-                chains.setdefault(chain, []).append(_with(reply, content))
+                chains.setdefault(chain, []).append(with_content(reply, content))
             for chain, content in parts.losses.items():
-                losses.setdefault(chain, []).append(_with(reply, content))
+                losses.setdefault(chain, []).append(with_content(reply, content))
         return Replies(chains, losses)
+
+
+def with_content(reply: Message, content: RecordDict) -> Message:
+    """Return the reply with other content."""
+    part = copy.copy(reply)
+    part.content = content
+    return part
+
+
+def _placed(messages: Messages, slot: Slot, block_name: str) -> dict[str, list[Message]]:
+    return {chain: [place(one, slot, block_name, chain) for one in listed] for chain, listed in messages.items()}
 
 
 def _by_node(messages: Messages) -> list[dict[str, Message]]:
     """Return the chains' messages to each node; a chain that has messages has one for every node, in the same order."""
     sent = {chain: listed for chain, listed in messages.items() if listed}
     return [dict(zip(sent, twins, strict=True)) for twins in zip(*sent.values(), strict=True)]
-
-
-def _with(reply: Message, content: RecordDict) -> Message:
-    part = copy.copy(reply)
-    part.content = content
-    return part

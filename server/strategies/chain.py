@@ -6,13 +6,14 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from perennial.common.command.errors import InputError
 from perennial.server.run import inner_state
 from perennial.server.strategies.grids import ShowingGrid
+from perennial.server.strategies.inner import weight_key
 from perennial.server.strategies.messages import addressed
 from perennial.server.strategies.trees import RunningConfig, array_tree, arrays_of
 
@@ -55,7 +56,8 @@ class Chain:
         Without a new model the chain keeps its old one, and its round comes again.
         """
         # Seen before: some strategies take the arrays out of the replies.
-        odd = _odd_reply(replies, self.arrays)
+        checked = getattr(self.strategy, "replies_are_checked", False)
+        odd = "" if checked else _odd_reply(replies, self.arrays, weight_key(self.strategy))
         try:
             arrays, metrics = self.strategy.aggregate_train(self.rounds + 1, list(replies))
         except Exception as error:
@@ -89,12 +91,28 @@ class Chain:
         inner_state.restore(self.strategy, state["strategy"])
 
 
-def _odd_reply(replies: Sequence[Message], sent: ArrayRecord) -> str:
-    """Return what is wrong with the first reply whose one model does not fit the model that was sent; '' if all fit."""
+def _odd_reply(replies: Sequence[Message], sent: ArrayRecord, weight: str) -> str:
+    """Return what is unusual in the first reply that is not as Flower's clients answer; '' if all of them are.
+
+    It is told only if the strategy cannot use the replies: one of a user's own may want others.
+    """
     for reply in replies:
-        records = [] if reply.has_error() else list(reply.content.array_records.values())
-        if len(records) == 1 and (difference := _difference(records[0], sent)):
-            return f"node {reply.metadata.src_node_id} answered with a model that has {difference}"
+        if not reply.has_error() and (found := _odd_content(reply.content, sent, weight)):
+            return f"node {reply.metadata.src_node_id} answered with {found}"
+    return ""
+
+
+def _odd_content(content: RecordDict, sent: ArrayRecord, weight: str) -> str:
+    models, metrics = list(content.array_records.values()), list(content.metric_records.values())
+    if len(models) != 1 or len(metrics) != 1:
+        names = ", ".join(map(repr, content)) or "nothing"
+        return (
+            f"{len(models)} ArrayRecords and {len(metrics)} MetricRecords, and one of each is needed (it has {names})"
+        )
+    if difference := _difference(models[0], sent):
+        return f"a model that has {difference}"
+    if weight not in metrics[0]:
+        return f"no metric {weight!r} (it has {', '.join(map(repr, metrics[0])) or 'no metrics'})"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from perennial.common.command.errors import InputError
@@ -115,14 +115,24 @@ class MeteredGrid(AroundGrid):
 
     def _sent(self, messages: Iterable[Message]) -> list[Message]:
         listed = list(messages)
-        self._down += sum(map(_size, listed))
+        self._down += _sizes(listed)
         return listed
 
     def _received(self, replies: Iterable[Message]) -> list[Message]:
         listed = list(replies)
-        self._up += sum(map(_size, listed))
+        self._up += _sizes(listed)
         return listed
 
 
-def _size(message: Message) -> int:
-    return sum(map(size_of, message.content.array_records.values())) if message.has_content() else 0
+def _sizes(messages: Iterable[Message]) -> int:
+    """Return the bytes of the models in messages, most of which may have the same ones."""
+    records = [
+        record
+        for message in messages
+        if message.has_content()
+        for record in message.content.values()
+        if isinstance(record, ArrayRecord)
+    ]
+    known = {id(record): record for record in records}
+    size = {key: size_of(record) for key, record in known.items()}
+    return sum(size[id(record)] for record in records)

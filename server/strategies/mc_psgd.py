@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,14 +15,14 @@ from flwr.serverapp.strategy import Strategy
 from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.common.wire.chains import CHAINS, MIXED, SEPARATE
-from perennial.server.strategies.base import BlockStrategy, refuse_slot_keys
-from perennial.server.strategies.carriers import Apart, Carrier, Together
+from perennial.server.strategies.base import BlockStrategy, checked_config
+from perennial.server.strategies.carriers import Apart, Together
 from perennial.server.strategies.chain import Chain
 from perennial.server.strategies.grids import NotingGrid
 from perennial.server.strategies.inner import inner_of, one_for_each, weight_key
-from perennial.server.strategies.messages import RecordNames, answerers, first_error, nodes_of, place, slotted
+from perennial.server.strategies.messages import RecordNames, answerers, nodes_of, slotted
 from perennial.server.strategies.trees import Tree
-from perennial.server.strategies.voting import VOTE_WEIGHTS, average_losses, ballots, winner
+from perennial.server.strategies.voting import VOTE_WEIGHTS, Electorate, Poll, Trainers, Verdict, winner
 
 LOG = logging.getLogger("flwr")
 
@@ -67,24 +67,25 @@ class MCPSGD(BlockStrategy):
         loss_key: str = "eval_loss",
         vote_weights: str = "examples",
         one_message: bool = False,
-        round_attempts: int = 10,
+        round_attempts: int | None = 10,
         **fedavg: Any,
     ) -> None:
         super().__init__(inner_of(strategy, fedavg, "MCPSGD"), schedule, averaging, decay, round_attempts)
         self.settings |= {"loss_key": loss_key, "vote_weights": vote_weights, "one_message": one_message}
         if vote_weights not in VOTE_WEIGHTS:
             raise InputError(f"vote_weights must be one of {', '.join(VOTE_WEIGHTS)}, got {shown(vote_weights)}")
-        if separate_config is not None and not isinstance(separate_config, ConfigRecord):
-            raise InputError(f"separate_config must be a ConfigRecord, got {shown(separate_config)}")
-        refuse_slot_keys("separate_config", separate_config or ConfigRecord())
+        if not isinstance(loss_key, str) or not loss_key:
+            raise InputError(f"loss_key must be the name of a metric, got {shown(loss_key)}")
+        checked_config("separate_config", ConfigRecord() if separate_config is None else separate_config)
         inner = self.mixed.strategy
         # w_bar of every block.
         self.separate = [Chain(SEPARATE, one) for one in one_for_each(schedule.names, inner, separate)]
         self._separate_config = copy.deepcopy(dict(separate_config or {}))
-        self._loss_key = loss_key
-        self._weight_key = weight_key(inner) if vote_weights == "examples" else None
         self._one_message = one_message
-        self._carrier: Carrier = Together() if one_message else Apart()
+        self.carrier = Together() if one_message else Apart()
+        weigh_by = weight_key(inner) if vote_weights == "examples" else None
+        # Who votes, if not the nodes that trained.
+        self.electorate: Electorate = Trainers(self.carrier, loss_key, weigh_by)
         if one_message:
             self.advice = "are the clients well, and have they app = both_chains(app)?"
         self._names = RecordNames()
@@ -113,8 +114,8 @@ class MCPSGD(BlockStrategy):
         self.rounds.note(server_round, nodes=tuple(nodes))
         if mixed:
             self._names = RecordNames.of(mixed[0].content, arrays)
-        messages = self._placed({MIXED: mixed, SEPARATE: separate}, slot)
-        return self._carrier.pack(messages, slot.block, self._judged_on_arrival())
+        both = {MIXED: mixed, SEPARATE: separate}
+        return self.carrier.pack(both, slot, self.block_name(slot), self._judged_on_arrival())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -122,14 +123,15 @@ class MCPSGD(BlockStrategy):
         """Return the new x_bar."""
         # Line 5: m, the current block.
         slot = self.check_running()
-        parted = self._carrier.unpack(replies)
+        parted = self.unpacked(server_round, replies)
         mixed, separate = parted.chains.get(MIXED, []), parted.chains.get(SEPARATE, [])
         answered = tuple(answerers([*mixed, *separate]))
         if not answered:
             return None, None
         if self.pending:
             # Line 9 of the round before: this round's nodes judged its models when they got them.
-            self._choose_and_fold(self._counted(parted.losses) or self._vote(self.evaluate_config.record, self._grid))
+            losses = self.electorate.count(parted.losses)
+            self._choose_and_fold(losses or self._vote(self.evaluate_config.record, self._grid, attempts=1))
         # Line 6: the block-mixed model, by the strategy inside.
         moved, metrics = self.mixed.aggregate(mixed)
         if not moved:
@@ -154,7 +156,7 @@ class MCPSGD(BlockStrategy):
 
     def settle(self, config: ConfigRecord, grid: Grid) -> None:
         """Broadcast both models, receive their losses (lines 8 and 9), and fold the better one (lines 10 to 12)."""
-        self._choose_and_fold(self._vote(config, grid) or self._vote(config, grid))
+        self._choose_and_fold(self._vote(config, grid, attempts=2))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         self.check_running()
@@ -162,46 +164,31 @@ class MCPSGD(BlockStrategy):
 
     # --- The lines of the paper that follow a broadcast ---------------------------------------------------------------
 
-    def _vote(self, config: ConfigRecord, grid: Grid) -> dict[str, float] | None:
-        """Return the average local losses of both models over the nodes that trained them; None: nobody judged both."""
+    def _vote(self, config: ConfigRecord, grid: Grid, attempts: int) -> Mapping[str, float] | None:
+        """Return the average local losses of both models; None: nobody judged both."""
         slot = self._pending()
         # Line 8: broadcast x_bar and y_bar.
         models = {MIXED: self.mixed.arrays, SEPARATE: self.separate[slot.block].arrays}
-        asked = self._placed(ballots(models, self.rounds[slot.server_round].answered, self._names, config), slot)
-        replies = list(grid.send_and_receive(self._carrier.pack(asked, slot.block), timeout=self.timeout))
+        trained = self.rounds[slot.server_round].answered
+        poll = Poll(slot, self.block_name(slot), models, trained, self._names, config, self.timeout)
         # Line 9: receive the local losses.
-        losses = self._counted(self._carrier.unpack(replies).chains)
-        if losses is None:
-            problem = first_error(replies) or f"{len(replies)} replies"
-            LOG.warning("%s: no node judged both models (%s)", self._where(slot), problem)
-        return losses
+        verdict: Verdict = self.electorate.ask(poll, grid, attempts)
+        self.rounds.charge(slot.server_round, verdict.account)
+        return verdict.losses
 
-    def _counted(self, replies: Mapping[str, Sequence[Message]]) -> dict[str, float] | None:
-        return average_losses(replies, self._loss_key, self._weight_key)
-
-    def _choose_and_fold(self, losses: dict[str, float] | None) -> None:
+    def _choose_and_fold(self, losses: Mapping[str, float] | None) -> None:
         slot = self._pending()
         if losses is None:
             LOG.warning("%s: the mixed chain is folded without a vote", self._where(slot))
         # Line 10: u_bar, the model with the smaller average loss.
         chosen = MIXED if losses is None else winner(losses, self._where(slot))
         model = self.mixed.arrays if chosen == MIXED else self.separate[slot.block].arrays
+        self.rounds.note(slot.server_round, losses=losses or {}, chosen=chosen)
         # Lines 11 and 12: fold it into the predictor of m; r is counted by the predictors.
-        self.predictors.fold(self.block_name(slot), model)
-        self.rounds.note(
-            slot.server_round,
-            losses=losses or {},
-            chosen=chosen,
-            predictors=self.predictors.taken(),
-            folded=dict(self.predictors.folded),
-        )
+        self.fold(slot, model)
         self.pending = None
 
     # --- Helpers ------------------------------------------------------------------------------------------------------
-
-    def _placed(self, messages: Mapping[str, Sequence[Message]], slot: Slot) -> dict[str, list[Message]]:
-        name = self.block_name(slot)
-        return {chain: [place(one, slot, name, chain) for one in listed] for chain, listed in messages.items()}
 
     def _judged_on_arrival(self) -> dict[str, RecordDict]:
         """Return the config records with which the models of the pending round are judged before they are trained."""
@@ -209,6 +196,9 @@ class MCPSGD(BlockStrategy):
             return {}
         slot, content = self.pending, RecordDict({self._names.config: self.evaluate_config.record})
         return {chain: slotted(content, slot, self.block_name(slot), chain) for chain in CHAINS}
+
+    def block_models(self) -> list[ArrayRecord]:
+        return [chain.arrays for chain in self.separate]
 
     def _pending(self) -> Slot:
         assert self.pending is not None, "no round waits for a vote"

@@ -13,7 +13,7 @@ from perennial.common.cycle.schedule import Schedule
 from perennial.common.wire.chains import MIXED
 from perennial.server.strategies.base import BlockStrategy
 from perennial.server.strategies.inner import inner_of
-from perennial.server.strategies.messages import answerers, nodes_of, place
+from perennial.server.strategies.messages import answerers, nodes_of
 
 
 class MMPSGD(BlockStrategy):
@@ -21,7 +21,8 @@ class MMPSGD(BlockStrategy):
 
     strategy: any Flower strategy that trains one chain; none: FedAvg, made of the remaining arguments. schedule: which
     block a round belongs to. averaging: "exponential", where ``decay`` is the weight of the old predictor, or "mean";
-    a block's first model is taken whole. round_attempts: how often a round is tried that gets no usable reply.
+    a block's first model is taken whole. round_attempts: how often a round is tried that gets no usable reply; None:
+    without end.
 
     >>> from perennial import MMPSGD, RoundSchedule
     >>> from perennial.example import example_arrays, example_grid
@@ -38,7 +39,7 @@ class MMPSGD(BlockStrategy):
         schedule: Schedule,
         averaging: str = "exponential",
         decay: float = 0.5,
-        round_attempts: int = 10,
+        round_attempts: int | None = 10,
         **fedavg: Any,
     ) -> None:
         super().__init__(inner_of(strategy, fedavg, "MMPSGD"), schedule, averaging, decay, round_attempts)
@@ -50,29 +51,23 @@ class MMPSGD(BlockStrategy):
         slot = self.check_running()
         messages = self.mixed.configure(arrays, config, grid)
         self.rounds.note(server_round, nodes=tuple(nodes_of(messages)))
-        return [place(message, slot, self.block_name(slot), MIXED) for message in messages]
+        return self.carrier.pack({MIXED: messages}, slot, self.block_name(slot))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the new x_bar, which is in the predictor of its block by then."""
-        slot, replies = self.check_running(), list(replies)
-        answered = tuple(answerers(replies))
+        slot = self.check_running()
+        mixed = self.unpacked(server_round, replies).chains.get(MIXED, [])
+        answered = tuple(answerers(mixed))
         # Line 5: the global model, by the strategy inside.
-        moved, metrics = self.mixed.aggregate(replies)
+        moved, metrics = self.mixed.aggregate(mixed)
         if not moved:
             return None, metrics
+        self.rounds.note(server_round, answered=answered, train_metrics={MIXED: metrics})
         # Line 6: m, the current block. Line 7: r, the rounds of it so far, is counted by the predictors.
-        block = self.block_name(slot)
         # Line 8: fold x_bar into the predictor of m.
-        self.predictors.fold(block, self.mixed.arrays)
-        self.rounds.note(
-            server_round,
-            answered=answered,
-            train_metrics={MIXED: metrics},
-            predictors=self.predictors.taken(),
-            folded=dict(self.predictors.folded),
-        )
+        self.fold(slot, self.mixed.arrays)
         return self.mixed.arrays, metrics
 
     def configure_evaluate(

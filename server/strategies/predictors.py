@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from perennial.common.command.errors import InputError
-from perennial.server.psgd import fold_named
+from perennial.common.wire.arrays import array_record, as_array, as_numpy
+from perennial.server.psgd import fold
 from perennial.server.strategies.trees import Tree, array_tree, arrays_of
 
 AVERAGINGS = ("exponential", "mean")
@@ -36,16 +37,24 @@ class BlockPredictors:
         self.folded: dict[str, int] = {}
 
     def begin(self, initial: ArrayRecord) -> None:
-        self._dtypes = {name: array.numpy().dtype for name, array in initial.items()}
+        self._dtypes = _dtypes(initial)
         self.models, self.folded = {}, {}
 
     def fold(self, block: str, model: ArrayRecord) -> None:
         """Fold the model of a round into the predictor of its block; the first is taken whole."""
         done = self.folded.get(block, 0)
-        old = _numpy(self.models[block]) if done else {}
-        new = fold_named(old, _numpy(model), done, self._decay, self._dtypes)
-        self.models[block] = ArrayRecord({name: Array(np.asarray(array)) for name, array in new.items()})
         self.folded[block] = done + 1
+        if (not done or self._decay == 0.0) and _dtypes(model) == self._dtypes:
+            # Whole, and as it is: records of several predictors then have the same arrays.
+            self.models[block] = model.copy()
+            return
+        old = _numpy(self.models[block]) if done else {}
+        new = fold(old, _numpy(model), done, self._decay, self._dtypes)
+        self.models[block] = array_record((name, as_array(np.asarray(array))) for name, array in new.items())
+
+    def same_as(self, block: str, other: str) -> None:
+        """Let ``other`` have the predictor of ``block``."""
+        self.models[other], self.folded[other] = self.models[block].copy(), self.folded[block]
 
     def taken(self) -> dict[str, ArrayRecord]:
         """Return the predictors in records of their own, which the caller may take apart."""
@@ -59,5 +68,9 @@ class BlockPredictors:
         self.folded = {block: int(one["folded"]) for block, one in state.items()}
 
 
+def _dtypes(model: ArrayRecord) -> dict[str, np.dtype[Any]]:
+    return {name: np.dtype(array.dtype) for name, array in model.items()}
+
+
 def _numpy(record: ArrayRecord) -> dict[str, Any]:
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: as_numpy(array) for name, array in record.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 
 from perennial.common.cycle.schedule import Slot
+from perennial.server.cohort.account import NOTHING, Account
 from perennial.server.strategies.trees import Tree, metric_tree, metrics_of
 
 
@@ -20,7 +21,8 @@ class FoldedRound:
     chains' strategies made of the clients' metrics, by chain. losses: each chain's average loss in the vote; empty
     if there was none. chosen: the chain that was folded; None if there is but one. evaluate_metrics, server_metrics: of
     the block's predictor, by the strategy's own federated evaluation and by ``evaluate_fn``. bytes_down, bytes_up: of
-    all models that were sent and received. folded: how many models each predictor averages.
+    all models that were sent and received. account: what a carrier for cohorts of clients counted. folded: how many
+    models each predictor averages.
     """
 
     slot: Slot
@@ -36,6 +38,7 @@ class FoldedRound:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    account: Account = NOTHING
     predictors: Mapping[str, ArrayRecord] = field(default_factory=dict)
     folded: Mapping[str, int] = field(default_factory=dict)
 
@@ -51,6 +54,10 @@ class OpenRounds:
 
     def note(self, server_round: int, **changes: Any) -> None:
         self._rounds[server_round] = replace(self._rounds[server_round], **changes)
+
+    def charge(self, server_round: int, account: Account) -> None:
+        """Add what an exchange for the round cost and brought."""
+        self.note(server_round, account=self[server_round].account.plus(account))
 
     def __getitem__(self, server_round: int) -> FoldedRound:
         return self._rounds[server_round]
@@ -81,10 +88,11 @@ def _tree(one: FoldedRound) -> Tree:
     kept = {name: getattr(one, name) for name in ("block_name", "attempts", "bytes_down", "bytes_up", "seconds")}
     metrics = {chain: metric_tree(record) for chain, record in one.train_metrics.items()}
     nodes = {"nodes": list(one.nodes), "answered": list(one.answered)}
-    return {**kept, **nodes, "slot": asdict(one.slot), "train_metrics": metrics}
+    return {**kept, **nodes, "slot": asdict(one.slot), "train_metrics": metrics, "account": one.account.state()}
 
 
 def _round(tree: Tree) -> FoldedRound:
     metrics = {chain: metrics_of(record) for chain, record in tree["train_metrics"].items()}
     lists = {name: tuple(tree[name]) for name in ("nodes", "answered")}
-    return FoldedRound(**{**tree, **lists, "slot": Slot(**tree["slot"]), "train_metrics": metrics})
+    kept = {"slot": Slot(**tree["slot"]), "train_metrics": metrics, "account": Account.of(tree["account"])}
+    return FoldedRound(**{**tree, **lists, **kept})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -13,6 +14,7 @@ from flwr.serverapp import Grid
 from perennial.common.command.errors import InputError, RunError, shown
 from perennial.common.cycle.schedule import Schedule, Slot
 from perennial.server.run import generators
+from perennial.server.run.checkpoint import usable_state
 from perennial.server.strategies.grids import MeteredGrid
 from perennial.server.strategies.keeping import Keeper
 from perennial.server.strategies.messages import first_error
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from perennial.server.strategies.base import BlockStrategy
 
 LOG = logging.getLogger("flwr")
-_LONGEST_PAUSE = 1.0
+# A run that goes on whatever happens may wait for its nodes for days.
+_LONGEST_PAUSE, _LONGEST_ENDLESS = 1.0, 10.0
+_DOUBLINGS = 8
 
 
 class Loop:
@@ -72,8 +76,9 @@ class Loop:
     def _begin(self, initial: ArrayRecord) -> None:
         state = self._keeper.begin(self._strategy, initial) if self._keeper else None
         if state is not None:
-            self._strategy.load_state_dict(state["strategy"])
-            generators.restore(state["generators"])
+            with usable_state("the folder of the run"):
+                self._strategy.load_state_dict(state["strategy"])
+                generators.restore(state["generators"])
             trained = self._strategy.trained
             LOG.info("Going on after round %s", trained.server_round if trained else 0)
         # A run that was killed in its first round has not told anybody yet.
@@ -121,18 +126,19 @@ class Loop:
         LOG.info("[ROUND %s/%s]", slot.server_round, self._last or "?")
         LOG.info("cycle %s, block %s, round %s of it", slot.cycle + 1, name, slot.round_in_block + 1)
         strategy.rounds.open(slot, name)
-        for attempt in range(1, strategy.round_attempts + 1):
+        for attempt in count(1):
             strategy.slot = slot
             strategy.rounds.note(slot.server_round, attempts=attempt)
             problem = self._attempt(slot)
             if not problem:
                 strategy.trained = slot
                 return
-            text = f"round {slot.server_round}, block {name}: the mixed chain got no usable reply ({problem})"
-            if attempt < strategy.round_attempts:
-                LOG.warning("%s; the round is repeated", text)
-                time.sleep(min(0.05 * 2**attempt, _LONGEST_PAUSE))
-        raise RunError(f"{text}, {strategy.round_attempts} times in a row; {strategy.advice}")
+            text = f"round {slot.server_round}, block {name}: {problem}"
+            if attempt == strategy.round_attempts:
+                raise RunError(f"{text}, {attempt} times in a row; {strategy.advice}")
+            LOG.warning("%s; the round is repeated", text)
+            longest = _LONGEST_PAUSE if strategy.round_attempts else _LONGEST_ENDLESS
+            time.sleep(min(0.05 * 2 ** min(attempt, _DOUBLINGS), longest))
 
     def _attempt(self, slot: Slot) -> str:
         """Train once; return '' or why it gave nothing."""
@@ -140,13 +146,13 @@ class Loop:
         mixed = strategy.mixed
         messages = list(strategy.configure_train(server_round, mixed.arrays, mixed.config, self._grid))
         replies = list(self._grid.send_and_receive(messages, timeout=strategy.timeout)) if messages else []
-        problem = first_error(replies) or f"{len(messages)} messages were sent and {len(replies)} came back"
+        error = first_error(replies) or f"{len(messages)} messages were sent and {len(replies)} came back"
         arrays, metrics = strategy.aggregate_train(server_round, replies)
         self._account(server_round, began)
         if metrics is not None:
             LOG.info("\t└──> Aggregated MetricRecord: %s", metrics)
         if arrays is None:
-            return problem
+            return strategy.problem or f"the mixed chain got no usable reply ({error})"
         if metrics is not None:
             self._result.train_metrics_clientapp[server_round] = metrics
         # As in Flower's loop: what a subclass returns is the model that goes on.

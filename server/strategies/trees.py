@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
+from perennial.server.run.tree import Later
+
 Tree = dict[str, Any]
 
 
 def array_tree(record: ArrayRecord) -> Tree:
-    """Return the arrays by name, and the names in their order: clients may read arrays by position."""
-    return {"names": list(record), "arrays": {name: array.numpy() for name, array in record.items()}}
+    """Return the arrays by name, and the names in their order: clients may read arrays by position.
+
+    The arrays are read when they are needed: what Flower calls an Array never changes.
+    """
+    return {"names": list(record), "arrays": {name: Later(array.numpy) for name, array in record.items()}}
 
 
 def arrays_of(tree: Tree) -> ArrayRecord:

@@ -6,17 +6,83 @@ import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 
 from perennial.common.command.errors import InputError, RunError, shown
+from perennial.common.cycle.schedule import Slot
 from perennial.common.wire.chains import CHAINS, MIXED, SEPARATE
+from perennial.server.cohort.account import NOTHING, Account
 from perennial.server.psgd import choose
-from perennial.server.strategies.messages import RecordNames
+from perennial.server.strategies.carriers import Carrier
+from perennial.server.strategies.messages import RecordNames, first_error
 
 LOG = logging.getLogger("flwr")
 VOTE_WEIGHTS = ("examples", "nodes")
+
+
+@dataclass(frozen=True)
+class Poll:
+    """What is voted on: the models of the round of a slot. trained: the nodes that made them.
+
+    names, config: of the messages that ask; timeout: how long they wait.
+    """
+
+    slot: Slot
+    block_name: str
+    models: Mapping[str, ArrayRecord]
+    trained: Sequence[int]
+    names: RecordNames
+    config: ConfigRecord
+    timeout: float
+
+    @property
+    def where(self) -> str:
+        return f"round {self.slot.server_round}, block {self.block_name}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Each chain's average loss; None: nobody judged both models. account: what it cost to ask."""
+
+    losses: Mapping[str, float] | None
+    account: Account = NOTHING
+
+
+class Electorate(Protocol):
+    """Who judges both models of a round, and how their losses are averaged (lines 8 and 9)."""
+
+    def ask(self, poll: Poll, grid: Grid, attempts: int) -> Verdict:
+        """Broadcast both models, and return the average of the losses that come back."""
+
+    def count(self, replies: Mapping[str, Sequence[Message]]) -> Mapping[str, float] | None:
+        """Return each chain's average over losses that came by themselves; None: nobody judged both models."""
+
+
+class Trainers:
+    """The nodes that trained the models, by the ``evaluate`` of their own app."""
+
+    def __init__(self, carrier: Carrier, loss_key: str, weight_key: str | None) -> None:
+        self._carrier, self._loss_key, self._weight_key = carrier, loss_key, weight_key
+
+    def ask(self, poll: Poll, grid: Grid, attempts: int) -> Verdict:
+        """Ask, and ask again if nobody judges both models, ``attempts`` times in all."""
+        for _ in range(attempts):
+            asked = ballots(poll.models, poll.trained, poll.names, poll.config)
+            packed = self._carrier.pack(asked, poll.slot, poll.block_name)
+            replies = list(grid.send_and_receive(packed, timeout=poll.timeout))
+            losses = self.count(self._carrier.unpack(replies).chains)
+            if losses is not None:
+                return Verdict(losses)
+            problem = first_error(replies) or f"{len(replies)} replies"
+            LOG.warning("%s: no node judged both models (%s)", poll.where, problem)
+        return Verdict(None)
+
+    def count(self, replies: Mapping[str, Sequence[Message]]) -> dict[str, float] | None:
+        return average_losses(replies, self._loss_key, self._weight_key)
 
 
 def ballots(

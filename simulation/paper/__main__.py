@@ -3,80 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from perennial.common.command import console, extras, places
-from perennial.common.command.errors import InputError
-from perennial.server.report import reading
-from perennial.simulation.paper import plan, series, summary
-from perennial.simulation.paper.plan import PARTS, Part
+from perennial.simulation.paper import pipeline, plan, summary
+from perennial.simulation.paper.plan import PARTS
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the parts one after the other; what is done is skipped, what was broken off goes on."""
     extras.need("simulation")
-    from perennial.server.report import html
-    from perennial.simulation.passes import run_experiment
-
     chosen = plan.chosen(options.only)
     runs = places.folder(options.runs or Path("runs/paper-quick" if options.quick else "runs/paper"))
-    for part in chosen:
-        for experiment in plan.experiments(part, runs, quick=options.quick):
-            console.say(f"{experiment.title} -> {experiment.output}")
-            folders = run_experiment(experiment, resume=True, overwrite=False, verbose=options.verbose)
-            html.write(experiment.output, [reading.read(folder) for folder in folders], experiment.title)
+    pipeline.train(chosen, runs, quick=options.quick, verbose=options.verbose)
     return 0
 
 
 def collect(options: argparse.Namespace) -> int:
     """Put what the run folders hold into compact files, and draw and write everything from those."""
     extras.need("simulation")
-    from perennial.server.report.drawing import png
     from perennial.simulation.paper import charts, mix, page
 
     before = places.page(options.page) if options.page else ""
-    there = found_in(options.runs)
+    there = pipeline.found_in(options.runs, PARTS)
     places.folder(options.output)
-    for part, folders in there.items():
-        kept = [series.from_result(one, part.key) for folder in folders for one in reading.read_all(folder)]
-        if evaluated := [one for one in kept if len(one.evaluated)]:
-            series.write(options.output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
-        if part.name == "figure2" and (told := [one for folder in folders for one in mix.measure(folder)]):
-            mix.write(options.output, told)
-    found = {part.name: series.read(options.output, part.name) for part in PARTS}
+    pipeline.keep(there, options.output)
+    figure2 = next((folders for part, folders in there.items() if part.name == "figure2"), [])
+    if told := [one for folder in figure2 for one in mix.measure(folder)]:
+        mix.write(options.output, told)
+    found = pipeline.kept(PARTS, options.output)
     whole = summary.completed(found)
-    drawn = {options.output / f"{name}.png": figure for name, figure in charts.draw(whole).items()}
-    for path, figure in drawn.items():
-        path.write_bytes(png(figure, dpi=110))
+    drawn = pipeline.draw(charts.draw(whole), options.output)
     parts = page.parts(whole, mix.read(options.output)) | page.states(found)
     if options.page:
-        addresses = {path.stem: Path(os.path.relpath(path, options.page.parent)).as_posix() for path in drawn}
-        options.page.write_text(page.filled(before, page.illustrated(parts, addresses)), encoding="utf-8")
+        filled = page.filled(before, page.illustrated(parts, pipeline.addresses(drawn, options.page)))
+        options.page.write_text(filled, encoding="utf-8")
     else:
         print("\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items()))
     return 0
-
-
-def found_in(places: Sequence[Path]) -> dict[Part, list[Path]]:
-    """Return the folders of each part: the places themselves, or folders in them, named PART or PART-seedK."""
-    found: dict[Part, list[Path]] = {}
-    for place in places:
-        if not place.is_dir():
-            raise InputError(f"{place} is no folder of runs")
-        inside = [path for path in sorted(place.iterdir()) if path.is_dir()]
-        for folder in [place] if _part(place) else inside:
-            if (part := _part(folder)) and any(folder.glob("*/metrics.jsonl")):
-                found.setdefault(part, []).append(folder)
-    return found
-
-
-def _part(folder: Path) -> Part | None:
-    name = re.sub(r"-seed\d+$", "", folder.resolve().name)
-    return next((part for part in PARTS if part.name == name), None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

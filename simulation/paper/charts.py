@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator
 from perennial.server.report.drawing import DASHES, FAINT, INK, KNOWN, Style, legend
 from perennial.server.report.quantities import last_cycle, separate_share_at
 from perennial.simulation.paper import summary
-from perennial.simulation.paper.claims import FIGURE2, LABELS, LOCAL_ITERATIONS, TABLE1
+from perennial.simulation.paper.claims import FIGURE2, LABELS, LOCAL_ITERATIONS, TABLE1, TOLD
 from perennial.simulation.paper.panels import (
     STYLES,
     by_strategy,
@@ -43,7 +43,7 @@ def draw(found: Found) -> dict[str, Figure]:
 
 
 def figure2(found: Found) -> Figure:
-    return _figure2(found["figure2"], "Mean accuracy over blocks; bands span the seeds")
+    return _figure2([*found["figure2"], *found["figure2-told"]], "Mean accuracy over blocks; bands span the seeds")
 
 
 def figure2_nine_labels(found: Found) -> Figure:
@@ -53,7 +53,7 @@ def figure2_nine_labels(found: Found) -> Figure:
 def _figure2(series: Sequence[Series], title: str) -> Figure:
     """Mean accuracy over rounds of the runs of figure 2."""
     figure, (axes,) = panels([title])
-    draw_runs(figure, axes, series, (*FIGURE2, "mm-mean"))
+    draw_runs(figure, axes, series, (*FIGURE2, "mm-mean", *TOLD))
     claimed(axes, 5)
     for height in (62.0, 65.0):
         axes.axhline(height, color=FAINT, linewidth=0.7, linestyle=DASHES[2])

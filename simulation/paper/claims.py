@@ -12,6 +12,8 @@ LABELS = {
     "mm-snapshot": "MM-PSGD, decay 0: the block's last model",
     "mm-decay-0.9": "MM-PSGD, decay 0.9",
     "mm-mean": "MM-PSGD, running mean (Algorithm 1)",
+    "fedavg-told": "FedAvg, told the block",
+    "mm-psgd-told": "MM-PSGD, told the block",
     "fedavgm": "FedAvgM",
     "fedadam": "FedAdam",
     "fedrep": "FedRep: a head a block",
@@ -19,6 +21,8 @@ LABELS = {
 }
 # Runs that read figure 2's chains in another way.
 ABLATIONS = ("mm-snapshot", "mm-decay-0.9", "mm-mean", "separate-alone")
+# Runs of figure 2's setting whose model is told the block.
+TOLD = ("fedavg-told", "mm-psgd-told")
 FIGURE2 = {
     "fedavg": "does not converge, 56 to 59",
     "fedavg-shuffled": "best 62",

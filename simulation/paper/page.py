@@ -40,6 +40,7 @@ def parts(found: tables.Found, told: Sequence[Told]) -> dict[str, str]:
     return {
         "headline": headline(found),
         "figure2": tables.figure2(found["figure2"]),
+        "figure2-told": tables.told(found),
         "figure2-nine-labels": tables.figure2(found["figure2-nine-labels"]),
         "ablations": tables.ablations(found),
         "mix": tables.mix(told),

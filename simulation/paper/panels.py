@@ -32,6 +32,8 @@ STYLES = {
     "mm-snapshot": Style("#009E73", DASHES[2]),
     "mm-decay-0.9": Style("#E69F00", DASHES[1]),
     "mm-mean": Style("#56B4E9"),
+    "fedavg-told": Style("#009E73"),
+    "mm-psgd-told": Style("#E69F00", DASHES[1]),
     "fedavgm": Style(PALETTE[6]),
     "fedadam": Style(PALETTE[7]),
     "fedrep": Style(PALETTE[2]),

@@ -30,6 +30,7 @@ class Part:
 
 PARTS = (
     Part("figure2", seeds=(0, 1, 2)),
+    Part("figure2-told", seeds=(0, 1, 2)),
     Part("figure3", "local-iterations", known=(("figure2", "10"),)),
     Part("figure4", "blocks", known=(("figure2", "5"),)),
     Part("figure5", "participation"),
@@ -44,13 +45,13 @@ PARTS = (
 )
 
 
-def chosen(only: Sequence[str]) -> list[Part]:
-    """Return the parts named in ``only``, in their order here; all where it is empty."""
-    names = [part.name for part in PARTS]
+def chosen(only: Sequence[str], parts: Sequence[Part] = PARTS) -> list[Part]:
+    """Return those of ``parts`` that are named in ``only``, in their order; all where it is empty."""
+    names = [part.name for part in parts]
     for name in only:
         if name not in names:
             raise InputError(f"--only takes {', '.join(names)}, got {name!r}")
-    return [part for part in PARTS if not only or part.name in only]
+    return [part for part in parts if not only or part.name in only]
 
 
 def experiments(part: Part, output: Path, *, quick: bool) -> list[Experiment]:
@@ -62,6 +63,16 @@ def experiments(part: Part, output: Path, *, quick: bool) -> list[Experiment]:
         folder = output / f"{part.name}-seed{seed}"
         loaded.append(replace(one, output=folder, passes=passes if quick else one.passes))
     return loaded
+
+
+def together(experiments: Sequence[Experiment], output: Path) -> Experiment:
+    """Return all passes of some experiments, whose folders lie in ``output``, as one: Ray then starts once."""
+    passes = [
+        tuple(replace(run, name=f"{experiment.output.relative_to(output)}/{run.name}") for run in one)
+        for experiment in experiments
+        for one in experiment.passes
+    ]
+    return Experiment(experiments[0].title, output, tuple(passes))
 
 
 def shortened(config: RunConfig) -> RunConfig:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perennial.common.command.config import NEIGHBOURS
 from perennial.server.report.columns import Evaluated, FloatArray, IntArray
+from perennial.server.strategies.own.ways import trains
 from perennial.simulation.paper.claims import ABLATIONS
 from perennial.simulation.paper.plan import PARTS
 from perennial.simulation.paper.series import Series
@@ -97,10 +97,9 @@ def at_pace(series: Iterable[Series], others: Sequence[Series]) -> list[Series]:
 
 
 def training_seconds(series: Iterable[Series]) -> float:
-    """Return the seconds of training: runs that were read from one pass count once."""
-    passes: dict[tuple[int, str, int, bool, str], float] = {}
+    """Return the seconds of training: runs that were read from one pass, and so took as long, count once."""
+    passes = set()
     for one in series:
-        own = one.run if one.strategy in NEIGHBOURS else ""
-        key = (one.seed, one.setting, one.blocks, one.shuffled, own)
-        passes[key] = max(passes.get(key, 0.0), float(one.evaluated.seconds[-1]))
-    return sum(passes.values())
+        own = one.run if trains(one.strategy) else ""
+        passes.add((float(one.evaluated.seconds[-1]), one.seed, one.setting, one.blocks, one.shuffled, own))
+    return sum(seconds for seconds, *_ in passes)

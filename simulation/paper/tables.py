@@ -19,6 +19,7 @@ from perennial.simulation.paper.claims import (
     LOCAL_ITERATIONS,
     MISSING,
     TABLE1,
+    TOLD,
 )
 from perennial.simulation.paper.mix import RUNS, Told
 from perennial.simulation.paper.series import Series
@@ -33,6 +34,18 @@ def figure2(series: Sequence[Series]) -> str:
     claims = {**FIGURE2, "mm-mean": MISSING}
     rows = [[LABELS[run], claim, *cells.accuracies(summary.of_run(series, run))] for run, claim in claims.items()]
     return cells.table(["", "paper", "best", "mean of last cycle", "least and most in last cycle"], rows)
+
+
+def told(found: Found) -> str:
+    """Models that are told the block beside those that are not: the seeds and rounds that both have."""
+    with_it = found["figure2-told"]
+    if not with_it:
+        return cells.table([], [])
+    common, seeds = min(one.last_round for one in with_it), {one.seed for one in with_it}
+    series = [one.until(common) for one in (*found["figure2"], *with_it) if one.seed in seeds]
+    runs = (*FIGURE2, "separate-alone", *TOLD)
+    rows = [[LABELS[run], *cells.accuracies([one for one in series if one.run == run])] for run in runs]
+    return cells.table([f"until round {common:,}", "best", "mean of last whole cycle", "least and most in it"], rows)
 
 
 def ablations(found: Found) -> str:

@@ -74,7 +74,7 @@ def compare(unbroken: Path, broken: Path) -> None:
         other = broken / run.name
         for row, again in zip(read_metrics(run), read_metrics(other), strict=True):
             assert row == again, f"{run.name}: {row} became {again}"
-        for path in sorted((run / "predictors").iterdir()):
+        for path in sorted((run / "predictors").glob("*.safetensors")):
             assert path.read_bytes() == (other / "predictors" / path.name).read_bytes(), f"{run.name}: {path.name}"
         names = {path.name for path in other.rglob("*") if path.is_file()}
         assert not any("partial" in name for name in names), f"{run.name}: {names}"

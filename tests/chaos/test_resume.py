@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,11 +19,9 @@ import yaml
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, RunError
 from perennial.server.cohort.roster import Roster
-from perennial.server.run.checkpoint import load_latest, save_checkpoint
 from perennial.server.run.training import _say_what_is_averaged
 from perennial.simulation.scratch import remove_abandoned, scratch_folder
 from tests.conftest import Simulate, make_data, read_metrics, write_folder
-from tests.fuzz.samples import a_checkpoint
 from tests.processes import wait_until
 from tests.server.conftest import FakeGrid
 
@@ -43,7 +44,7 @@ def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def content(run: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((run / "predictors").iterdir())]
+    return [path.read_bytes() for path in sorted((run / "predictors").glob("*.safetensors"))]
 
 
 def unfinished(run: Path) -> None:
@@ -73,7 +74,7 @@ def test_two_damaged_checkpoints_end_the_run_with_a_remedy(simulate: Simulate, f
     unfinished(run)
     for path in (run / "checkpoint").glob("*.json"):
         path.write_bytes(b"")
-    with pytest.raises(RunError, match=r"no checkpoint in .* is whole; run again without --resume"):
+    with pytest.raises(RunError, match=r"no checkpoint in .* is whole; start anew"):
         simulate("run", resume=True, data=folder, **KEYS)
 
 
@@ -83,7 +84,7 @@ def test_another_configuration_is_refused_by_the_difference(
 ) -> None:
     run = simulate("run", data=folder, **KEYS)[""]
     unfinished(run)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     (key, value), old = next(iter(change.items())), {**RunConfig().to_mapping(), **KEYS}
     with pytest.raises(InputError, match=f"the checkpoint has {key} = {old[key]!r}, this run {value!r}"):
         simulate("run", resume=True, data=folder, **{**KEYS, **change})
@@ -95,21 +96,27 @@ def test_another_configuration_is_refused_by_the_difference(
     assert all(path.read_bytes() == old for path, old in before.items() if path != config)
 
 
-def test_metrics_that_lost_lines_are_refused(simulate: Simulate, folder: Path) -> None:
+def test_metrics_that_lost_lines_are_said_and_what_is_left_is_used(
+    simulate: Simulate, folder: Path, warned: pytest.LogCaptureFixture
+) -> None:
     run = simulate("run", data=folder, **KEYS)[""]
     unfinished(run)
-    metrics = run / "metrics.jsonl"
-    metrics.write_bytes(metrics.read_bytes()[:-100])
-    with pytest.raises(RunError, match=r"metrics.jsonl has \d+ bytes, and had \d+ when the checkpoint was written"):
+    metrics, whole = run / "metrics.jsonl", read_metrics(run)
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join(lines[:-1]))
+    simulate("run", resume=True, data=folder, **KEYS)
+    assert re.search(r"metrics.jsonl has \d+ bytes, and had \d+ when the checkpoint was written", warned.text)
+    assert read_metrics(run) == whole[:-1]
+
+
+def test_a_folder_of_format_1_is_refused_with_what_to_do(simulate: Simulate, folder: Path) -> None:
+    run = simulate("run", data=folder, **KEYS)[""]
+    unfinished(run)
+    for path in (run / "checkpoint").glob("*.json"):
+        body = json.dumps({"format": 1})
+        path.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}))
+    with pytest.raises(InputError, match="has format 1, not 2; go on with the version of Perennial that wrote it, or"):
         simulate("run", resume=True, data=folder, **KEYS)
-
-
-def test_what_a_kill_left_beside_the_checkpoints_goes_with_the_next_one(tmp_path: Path) -> None:
-    for name in (".00000007.json.partial", "00000006.safetensors", ".00000003.safetensors.99.partial", "00000099.json"):
-        (tmp_path / name).write_bytes(b"half")
-    save_checkpoint(tmp_path, a_checkpoint())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000007.json", "00000007.safetensors"]
-    assert load_latest(tmp_path) is not None
 
 
 # --- Temporary folders ------------------------------------------------------------------------------------------------

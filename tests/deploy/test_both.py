@@ -18,7 +18,9 @@ from perennial.client.link.connection import Connection
 from perennial.client.link.failures import Refused
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.client.node import Server as NodeServer
+from perennial.common.command.config import RunConfig
 from perennial.server.link.both import BothGrid
+from perennial.server.link.bundle import bundled
 from perennial.server.link.fleet_run import FleetRun, open_run
 from perennial.server.link.link import Link
 from perennial.server.link.listener import Listener
@@ -32,10 +34,10 @@ ORDER_OF_P384 = int(
 
 
 class Both:
-    def __init__(self, tls: Path) -> None:
+    def __init__(self, tls: Path, bundle: bytes) -> None:
         self.tls = tls
         self.run: FleetRun = open_run(
-            {"cycles": 2}, keyed=True, stock_nodes=True, cert=tls / "server.crt", stop=threading.Event()
+            {"cycles": 2}, keyed=True, bundle=bundle, cert=tls / "server.crt", stop=threading.Event()
         )
         self.listener = Listener(self.run.app, "127.0.0.1", 0, cert=tls / "server.crt", key=tls / "server.key")
         self.address = f"127.0.0.1:{self.listener.port}"
@@ -58,9 +60,14 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tls(tmp_path_factory.mktemp("tls"))
 
 
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return bundled(RunConfig(output="there"), tmp_path_factory.mktemp("bundle") / "app")
+
+
 @pytest.fixture
-def both(tls: Path) -> Iterator[Both]:
-    made = Both(tls)
+def both(tls: Path, bundle: bytes) -> Iterator[Both]:
+    made = Both(tls, bundle)
     made.listener.start()
     yield made
     for connection in made.made:
@@ -126,7 +133,7 @@ def test_a_client_of_ours_finds_its_way_to_either_kind_of_server(both: Both, tls
 
 
 def test_stock_nodes_are_served_only_if_that_is_asked_for(tls: Path) -> None:
-    run = open_run({}, keyed=True, stock_nodes=False, cert=None, stop=threading.Event())
+    run = open_run({}, keyed=True, cert=None, stop=threading.Event())
     listener = Listener(run.app, "127.0.0.1", 0)
     listener.start()
     try:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from perennial.client import cli as client_cli
-from perennial.common.command import address, extras, flower
+from perennial.common.command import address, extras
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import key_of
@@ -213,15 +213,15 @@ def test_a_file_of_several_runs_is_refused(tmp_path: Path, text: str) -> None:
         options.run_config(options.parse(["--config", str(tmp_path / "runs.yaml")]))
 
 
-def test_another_flower_goes_the_stock_way_with_a_warning(
+def test_a_flower_that_lacks_a_name_goes_the_stock_way_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from perennial.server.link import stock
 
-    monkeypatch.setattr(flower, "version", lambda _: "1.42.0")
+    monkeypatch.setattr(server_cli, "_QUICK", {False: "flwr.a_name_that_is_gone"})
     monkeypatch.setattr(stock, "serve", lambda config, arguments: 17)
     assert server_cli.main(["--insecure"]) == 17
-    assert "flwr 1.42.0 is installed" in capsys.readouterr().err
+    assert "lacks a name that the quick runtime needs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("runtime", ["quick", "stock"])
@@ -258,9 +258,53 @@ def test_a_device_needs_neither_ray_nor_plotting_nor_scikit_learn() -> None:
 def test_a_server_without_matplotlib_says_what_brings_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(extras, "missing", lambda extra: ["matplotlib"] if extra == "simulation" else [])
+    monkeypatch.setattr(extras, "missing", lambda extra: ["matplotlib"] if extra == "ray" else [])
     server_cli._report(tmp_path)
     assert capsys.readouterr().err == (
-        "no report.html, whose figures need matplotlib: pip install 'perennial-fl[simulation]'\n"
+        "no report.html, whose figures need matplotlib: pip install 'perennial-fl[ray]'\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+# --- A user's own app -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --data, a folder of shards, or --app, a ClientApp of your own"),
+        (["--app", "nowhere:app"], "app 'nowhere:app' cannot be imported"),
+        (["--app", "perennial.example:example_app"], "must be a flwr.clientapp.ClientApp"),
+        (["--app", "perennial.client_app:app", "--node-config", "x=="], "--node-config 'x==' cannot be read"),
+        (["--node-config", "x=1"], "give --data, a folder of shards, or --app"),
+    ],
+)
+def test_a_client_says_what_is_wrong_with_an_app(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    said = refused(capsys, client_cli.main, "--server", "127.0.0.1:1", "--insecure", *arguments)
+    assert said.startswith("flower-client: ")
+    assert message in said
+
+
+def test_node_config_is_written_as_for_flower_s_own_command() -> None:
+    line = ["--server", "a:1", "--app", "a:b", "--node-config", 'partition-id=3 name="a b" fast=true']
+    found = client_cli._node_config(client_cli.parser().parse_args(line))
+    assert found == {"threads": 1, "partition-id": 3, "name": "a b", "fast": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--app", "a:b"], "initial must be given as package.module:name, got ''"),
+        (["--app", "a:b", "--initial", "c:d", "--data", "digits"], "data is a key of the project's own app"),
+        (["--app", "a:b", "--initial", "c:d", "--train-config", "0.1"], "train-config must be names with values"),
+        (["--app", "a:b", "--initial", "nowhere:d"], "initial 'nowhere:d' cannot be imported"),
+        (["--initial", "c:d"], "unknown key 'initial'"),
+    ],
+)
+def test_a_server_says_what_is_wrong_with_a_run_of_an_app(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    said = refused(capsys, server_cli.main, "--insecure", "--state-dir", tmp_path, *arguments)
+    assert message in said

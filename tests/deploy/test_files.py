@@ -53,6 +53,12 @@ def test_a_unit_starts_a_command_with_flags_that_exist(name: str) -> None:
     check_command(shlex.split(unit(name)["Service"]["ExecStart"]))
 
 
+def test_a_server_has_files_for_all_its_devices_and_its_checkpoints() -> None:
+    assert int(unit("perennial-server")["Service"]["LimitNOFILE"]) >= 65536
+    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert composed["services"]["server"]["ulimits"]["nofile"] >= 65536
+
+
 def test_a_client_restarts_no_sooner_than_a_dead_node_is_marked_offline() -> None:
     service = unit("perennial-client")["Service"]
     assert service["Restart"] == "always"

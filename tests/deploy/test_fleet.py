@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, generate_private_key
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app.message import message as flower_message
 
 from perennial.client.link.failures import OtherVersion, Refused, Unreachable
 from perennial.client.link.fleet_connection import FleetConnection
@@ -91,6 +94,37 @@ def test_a_reply_that_is_no_message_is_an_error_of_its_order(server: Server) -> 
     connection._post(f"{link.REPLY}{sent}", [b"garbage"])
     (reply,) = server.grid.pull_messages([sent])
     assert "cannot be read" in (reply.error.reason or "")
+    wait_until(server.nothing_left, 5, "nothing to be left")
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_all_clocks_two_hours_off_in_mid_round_lose_no_reply(
+    server: Server, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    real, sees = flower_message.now, time.time
+
+    def app(message: Message, context: Context) -> Message:
+        monkeypatch.setattr(time, "time", lambda: sees() + 3600 * hours)
+        monkeypatch.setattr(flower_message, "now", lambda: real() + timedelta(hours=hours))
+        return plus_one(message, context)
+
+    with server.device(app):
+        (node,) = online(server, 1)
+        for _ in range(2):
+            # Without a timeout: a reply that is lost would be waited for as long as the order lives.
+            (reply,) = server.grid.send_and_receive([order(node)])
+            assert not reply.has_error()
+    wait_until(server.nothing_left, 5, "nothing to be left")
+
+
+def test_a_reply_of_100_mb_is_refused_before_it_is_read_and_is_its_node_s_failure(server: Server) -> None:
+    connection = server.connection()
+    (sent,) = server.grid.push_messages([order(connection.activate())])
+    assert connection.pull()
+    with pytest.raises((Refused, Unreachable)):
+        connection._post(f"{link.REPLY}{sent}", [bytes(100 * 2**20)])
+    (reply,) = wait_for_reply(server, sent)
+    assert "the reply is refused: it has 104857600 bytes" in (reply.error.reason or "")
     wait_until(server.nothing_left, 5, "nothing to be left")
 
 

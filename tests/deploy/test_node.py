@@ -201,8 +201,10 @@ def test_a_stock_server_is_asked_quickly_at_first_and_then_seldom() -> None:
     assert len(waits) < 320
 
 
-def test_backoff_doubles_up_to_a_bound_and_never_overflows() -> None:
-    assert [backoff(n, 0.5) for n in range(6)] == [1, 2, 4, 8, 15, 15]
+def test_backoff_is_short_for_a_minute_then_grows_up_to_a_bound_and_never_overflows() -> None:
+    assert [backoff(n, 0.5) for n in range(5)] == [1, 2, 3, 3, 3]
+    assert sum(backoff(n, 0.5) for n in range(21)) == pytest.approx(60)
+    assert [backoff(n, 0.5) for n in (40, 100, 101)] == pytest.approx([6, 15, 15])
     assert backoff(10_000, 0.5) == 15
     assert backoff(0, 0.0) < backoff(0, 0.99)
 

@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from perennial.common.command.config import RunConfig
-from perennial.common.cycle.schedule import Slot
-from perennial.server.cohort.exchange import Rejection
-from perennial.server.psgd import Chains, Predictors
-from perennial.server.run.checkpoint import Checkpoint
-from perennial.server.run.state import RoundRecord, RunState
+from perennial.server.run.checkpoint import RunCheckpoint
+from perennial.server.run.metrics import Mark
 from tests.conftest import make_data, write_folder
 
 
@@ -19,22 +16,15 @@ def a_folder(folder: Path) -> Path:
     return write_folder(folder, make_data(2, 2))
 
 
-def a_checkpoint() -> Checkpoint:
-    """Return one with all that a checkpoint can hold: a round that awaits its selection, and nodes that sit out."""
-    slot = Slot(7, 1, 0, 2)
-    record = RoundRecord(
-        slot,
-        attempts=2,
-        clients_asked=40,
-        clients_answered=38,
-        rejections=(Rejection(2**62 + 5, (3, 4), "worker died", False),),
-        quarantined=(9,),
-        bytes_down={"mixed": 5},
-        bytes_up={"mixed": 6},
-        train_losses={"mixed": 0.1},
-        seconds=0.25,
-    )
+def a_checkpoint() -> RunCheckpoint:
+    """Return one with all kinds of values that a checkpoint can hold."""
     first, second = (np.full(2, value, np.float32) for value in (0.5, 1.5))
-    state = RunState(slot, Chains(first, (second, first)), (Predictors((first, second), (4, 3)),), record)
-    quarantine = {"after": 3, "rounds": 10, "strikes": {"1": 2}, "until": {"4": 9}}
-    return Checkpoint(state, RunConfig().to_mapping(), (100,), quarantine, "2026-03-27T12:00:00+00:00")
+    tree = {
+        "config": RunConfig().to_mapping(),
+        "strategy": {"trained": {"server_round": 7, "cycle": 1, "block": 0, "round_in_block": 2}, "pending": None,
+                     "mixed": {"arrays": first, "rounds": 7}, "separate": [second, first]},
+        "readers": [{"0": {"folded": 4, "names": ["w"], "arrays": {"w": second}}}, None],
+        "quarantine": {"strikes": {"1": 2}, "until": {"4": 9}},
+        "node": 2**65, "seconds": float("nan"),
+    }  # fmt: skip
+    return RunCheckpoint("5f0c", 7, tree, (Mark(100, 5),))

@@ -16,7 +16,8 @@ from safetensors.numpy import save
 from perennial.common.command.errors import InputError
 from perennial.common.data import npz
 from perennial.common.data.shards import ShardFolder
-from perennial.server.run.checkpoint import load_checkpoint, load_latest, save_checkpoint
+from perennial.server.run.checkpoint import Checkpoints as Kept
+from perennial.server.run.checkpoint import load_checkpoint
 from perennial.server.run.tree import DamagedError
 from tests.fuzz import mutate
 from tests.fuzz.refusal import refused
@@ -92,7 +93,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "checkpoint"
-        save_checkpoint(self.folder, a_checkpoint())
+        Kept(self.folder).save(a_checkpoint())
         self.json = next(self.folder.glob("*.json"))
         self.tensors = self.json.with_suffix(".safetensors")
         self.contents = self.json.read_bytes(), self.tensors.read_bytes()
@@ -116,10 +117,10 @@ class Checkpoints:
             saved = load_checkpoint(self.json)
         except DamagedError:
             return False
-        assert saved.state.slot is not None
-        sizes = {model.shape for one in saved.state.predictors for model in one.models}
-        assert sizes == {saved.state.chains.mixed.shape}
-        assert load_latest(self.folder) is not None
+        except InputError as error:
+            return refused(error)
+        assert (saved.server_round, bool(saved.run)) == (7, True)
+        assert Kept(self.folder).latest() is not None
         return True
 
     @staticmethod

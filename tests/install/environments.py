@@ -67,11 +67,11 @@ def lend_everything(to: Environment) -> Environment:
     return _lend(to, HERE)
 
 
-def lend_dependencies(to: Environment) -> Environment:
-    """Lend the libraries that the wheel asks for without an extra, and those that they ask for."""
+def lend_dependencies(to: Environment, *more: str) -> Environment:
+    """Lend the libraries that the wheel asks for without an extra, ``more``, and those that they ask for."""
     shelf = to.folder / "lent"
     shelf.mkdir()
-    for name in sorted(_dependencies(_requires(to))):
+    for name in sorted(_dependencies([*_requires(to), *more])):
         for entry in {Path(str(file)).parts[0] for file in distribution(name).files or ()} - {"..", "__pycache__"}:
             if not (shelf / entry).exists():
                 (shelf / entry).symlink_to(HERE / entry)

@@ -10,7 +10,7 @@ import pytest
 
 from perennial.common.command import flower
 from perennial.common.command.config import RunConfig
-from perennial.server.link import stock
+from perennial.server.link import bundle
 from tests.install.environments import ROOT, Environment, variables
 
 pytestmark = pytest.mark.slow
@@ -40,14 +40,14 @@ def build(app: Path, folder: Path) -> Path:
 
 
 def stage_here(app: Path) -> None:
-    stock.stage(app, RunConfig(output="there").to_mapping())
+    bundle.stage(app, RunConfig(output="there"))
 
 
 def stage_from_the_wheel(app: Path, full: Environment) -> None:
     code = (
         "import sys; from pathlib import Path; from perennial.common.command.config import RunConfig\n"
-        "from perennial.server.link import stock\n"
-        "stock.stage(Path(sys.argv[1]), RunConfig(output='there').to_mapping())"
+        "from perennial.server.link import bundle\n"
+        "bundle.stage(Path(sys.argv[1]), RunConfig(output='there'))"
     )
     done = full.run("python", "-c", code, app, cwd=app.parent)
     assert done.returncode == 0, done.stderr

@@ -41,6 +41,7 @@ def test_a_command_says_how_it_is_used(light: Environment, tmp_path: Path, comma
 )
 def test_a_command_names_what_is_missing_in_one_line(light: Environment, tmp_path: Path, line: str, said: str) -> None:
     command, *arguments = line.split()
+    (tmp_path / "a.yaml").write_text("strategy: mc-psgd\n")
     done = light.run(command, *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, f"{command}: {said}\n")
 

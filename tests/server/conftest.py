@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
@@ -17,16 +16,18 @@ from flwr.supercore.run import Run as FlowerRun
 
 from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.cycle.schedule import Schedule
+from perennial.common.wire.arrays import encode
 from perennial.common.wire.chains import SEPARATE
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import Order, read_models, read_order
 from perennial.common.wire.protocol import Identity, write_identity
 from perennial.common.wire.updates import Losses, Update, write_losses, write_update
 from perennial.server.cohort.roster import Roster
-from perennial.server.psgd import Chains, Predictors
-from perennial.server.run.readers import reader_of
-from perennial.server.run.state import RoundRecord, RunState
-from perennial.server.strategies.own import BlockCyclic, ScheduleOver, strategy_for
+from perennial.server.run.pass_rows import row_of
+from perennial.server.strategies.base import BlockStrategy
+from perennial.server.strategies.own.readers import Reader
+from perennial.server.strategies.own.ways import WAYS, Training, assemble
+from perennial.server.strategies.record import FoldedRound
 
 LAYOUT = Layout(("w",), ((2,),))
 # An .npy header and two float32.
@@ -117,54 +118,77 @@ def model(value: float) -> Any:
 
 @dataclass
 class Watcher:
-    """Keeps all that the strategy tells."""
+    """Keeps all that the strategy tells: in the place of folders. states: after each round, with all that goes on."""
 
-    records: list[RoundRecord] = field(default_factory=list)
-    states: list[RunState] = field(default_factory=list)
+    training: Training
+    roster: Roster
+    state: dict[str, Any] | None = None
+    records: list[FoldedRound] = field(default_factory=list)
+    states: list[dict[str, Any]] = field(default_factory=list)
+    models: list[list[float]] = field(default_factory=list)
 
-    def folded(self, state: RunState, record: RoundRecord) -> None:
-        self.records.append(replace(record, seconds=0.0))
+    def begin(self, strategy: BlockStrategy, initial_arrays: ArrayRecord) -> Any:
+        for reader in self.training.readers:
+            reader.begin(initial_arrays)
+        if self.state is not None:
+            for reader, kept in zip(self.training.readers, self.state["readers"], strict=True):
+                reader.load_state_dict(kept)
+        return self.state
 
-    def finished(self, state: RunState) -> None:
-        self.states.append(state)
+    def keep(self, state: Any, rounds: Sequence[FoldedRound]) -> None:
+        self.records += [replace(record, seconds=0.0) for record in rounds]
+        self.states.append({**state, "readers": [reader.state_dict() for reader in self.training.readers]})
+        self.models.append([value(one) for one in self.training.strategy.block_models()])
+
+    def end(self) -> None: ...
+
+
+def value(model: ArrayRecord) -> float:
+    return float(next(iter(model.values())).numpy()[0])
 
 
 @dataclass
 class Outcome:
     """A strategy after its run. predictors: a number a block, since both coordinates are the same."""
 
-    strategy: BlockCyclic
+    strategy: BlockStrategy
     watcher: Watcher
+    config: RunConfig
+
+    @property
+    def reader(self) -> Reader:
+        return self.watcher.training.readers[0]
 
     @property
     def predictors(self) -> list[float]:
-        return [float(one[0]) for one in self.strategy.state.predictors[0].models]
+        return [value(one) for one in self.reader.models]
 
     @property
     def folded(self) -> tuple[int, ...]:
-        return self.strategy.state.predictors[0].folded
+        return self.reader.counts
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row_of(record, WAYS[self.config.strategy], None) for record in self.watcher.records]
 
 
 @pytest.fixture
 def run_strategy(flower_identity: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Run a strategy through Flower's own loop on a fake grid, from the zero model or from a state."""
+    """Run a strategy of the app's on a fake grid, from the zero model or from a state."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
-    def run(grid: FakeGrid, state: RunState | None = None, schedule: Schedule | None = None, **keys: Any) -> Outcome:
+    def run(
+        grid: FakeGrid, state: Any = None, schedule: Schedule | None = None, also: Sequence[str] = (), **keys: Any
+    ) -> Outcome:
         options = {"blocks": 2, "cycles": 2, "rounds_per_block": 2, "averaging": "mean", "node_timeout": 0.01}
         config = RunConfig(**{**options, **keys})
-        reader = reader_of(config)
-        kind = strategy_for([reader])
-        chains = Chains.start(model(0), config.blocks if SEPARATE in kind.chains else 0)
-        start = state or RunState(None, chains, (Predictors.start(model(0), config.blocks),))
-        schedule = schedule or schedule_of(config)
-        roster, watcher = Roster(config, config.blocks), Watcher()
+        roster = Roster(config, config.blocks)
         roster.gather(grid, 1)
-        strategy = kind(config, schedule, LAYOUT, [reader], start, roster, watcher)
-        rounds = (schedule.total_rounds or 1000) - (start.slot.server_round if start.slot else 0)
-        with suppress(ScheduleOver):
-            strategy.start(grid, ArrayRecord(), rounds, 1.0)
-        return Outcome(strategy, watcher)
+        configs = [config, *(replace(config, strategy=name) for name in also)]
+        training = assemble(configs, schedule or schedule_of(config), LAYOUT, roster)
+        watcher = Watcher(training, roster, state)
+        training.strategy.start(grid, encode(model(0), LAYOUT), timeout=1.0, run_dir=watcher)
+        return Outcome(training.strategy, watcher, config)
 
     return run
 

@@ -73,6 +73,12 @@ def test_bad_input_is_one_line_with_key_bound_and_remedy(
     assert message in refused(capsys, "run", "file.yaml", "--set", setting)
 
 
+def test_an_output_of_300_characters_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "run", "file.yaml", "--set", f"output=a/{'x' * 300}")
+    assert "a/xxxx" in line
+    assert "File name too long" in line
+
+
 def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "none.yaml does not exist" in refused(capsys, "run", "none.yaml")
 
@@ -88,6 +94,15 @@ def test_an_unreadable_manifest_is_one_line(capsys: pytest.CaptureFixture[str]) 
     write_folder(Path("data"), make_data(2, 2))
     Path("data/manifest.json").write_text("{")
     assert "data/manifest.json cannot be read" in refused(capsys, "run", "file.yaml", "--set", "data=data")
+
+
+@pytest.mark.parametrize("client", [0, 1])
+def test_a_nan_in_the_data_is_one_line_before_the_first_round(capsys: pytest.CaptureFixture[str], client: int) -> None:
+    data = make_data(2, 2)
+    data[1][client][0][0, 0, 0] = np.nan
+    write_folder(Path("data"), data)
+    line = refused(capsys, "run", "file.yaml", "--set", "data=data")
+    assert line == f"flower-simulation: data/client-0000{client}/block-1.npz: x has values that are not finite\n"
 
 
 def test_verbose_shows_where_an_error_comes_from(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,8 @@ from perennial.common.data.row_shards import RowShards
 from perennial.common.data.source import open_shards
 from perennial.common.task import models
 from perennial.common.task.models import arrays_of
+from perennial.common.wire.arrays import encode
 from perennial.common.wire.layout import Layout
-from perennial.server.psgd import Predictors
 from perennial.server.run.evaluate import Evaluator, TorchRight
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Run, prepare
@@ -43,7 +43,8 @@ def test_a_test_row_is_answered_by_the_model_that_its_client_has_tuned_in_its_bl
     network = models.build("mlp", (4,), 2, seed=1)
     layout, engine = Layout.of(arrays_of(network)), LoopEngine(network)
     model, right = layout.flatten(arrays_of(network)), TorchRight(network, layout)
-    accuracies = Evaluator(TunedRight(right, shards, engine, CONFIG), shards).accuracies([Predictors.start(model, 2)])
+    evaluator = Evaluator(TunedRight(right, shards, engine, CONFIG), shards, layout)
+    accuracies = evaluator.accuracies([[encode(model, layout)] * 2])
     assert accuracies is not None
     owner, y = shards.owner, shards.y
     assert owner is not None

@@ -67,7 +67,10 @@ def test_each_process_builds_the_network_and_opens_the_shards_once_for_a_pass(tm
 
     found = _by_process(log)
     server = found.pop(command.pid)
-    assert server == {"build": PASSES, "manifest.json": PASSES, "test/block-0.npz": PASSES, "test/block-1.npz": PASSES}
+    # All data are checked before the first round, once for both passes; test sets are read again to be used.
+    tests = {"test/block-0.npz": PASSES + 1, "test/block-1.npz": PASSES + 1}
+    checked = {f"client-{client:05d}/block-{block}.npz": 1 for client in range(12) for block in range(2)}
+    assert server == {"build": PASSES, "manifest.json": PASSES, **tests, **checked}
     assert found, "no worker opened anything"
     for worker in found.values():
         # The second pass trains the same network, which the worker keeps.

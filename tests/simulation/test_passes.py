@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from perennial.common.command.errors import InputError
-from perennial.common.task import models
-from perennial.common.wire.layout import Layout
+from perennial.common.cycle.schedule import Slot
+from perennial.server.predict.publishing import Publication, publish, settle
+from perennial.server.run.checkpoint import Checkpoints, RunCheckpoint
+from perennial.server.run.metrics import Mark
 from perennial.server.run.prepare import Pass, Run
 from perennial.simulation import experiment
 from perennial.simulation import passes as running
@@ -40,16 +42,13 @@ def leave(strategies: str, *, manifest: bool, checkpoint_of: str) -> None:
     Path("file.yaml").write_text(f"strategy: {strategies}\nmodel: linear\n")
     for one in experiment.load(Path("file.yaml"), []).passes[0]:
         made = running.prepare([Run(one.config, running.RunFolder(Path("runs/file") / one.name))])
-        arrays = models.arrays_of(made.network)
-        layout = Layout.of(arrays)
-        made.folder.start(made.config, layout, layout.flatten(arrays))
+        made.folder.start(made.config, b"")
         made.folder.metrics.write_text("{}\n")
         if manifest:
-            made.folder.manifest.parent.mkdir()
-            made.folder.manifest.write_text("{}")
+            publish(made.folder.path, Publication("5f0c", Slot(1, 0, 0, 0), one.name, ("0",), (None,), (0,), {}, {}))
+            settle(made.folder.path)
         if one.name == checkpoint_of:
-            made.folder.checkpoints.mkdir()
-            (made.folder.checkpoints / "00000001.json").write_text("{}")
+            Checkpoints(made.folder.checkpoints).save(RunCheckpoint("5f0c", 1, {}, (Mark(), Mark())))
 
 
 def test_what_is_done_is_skipped_and_what_was_added_to_it_is_trained_alone(trained: Passes) -> None:

@@ -19,7 +19,7 @@ from perennial.common.wire.arrays import encode
 from perennial.common.wire.layout import Layout
 from perennial.common.wire.orders import Order, write_order
 from perennial.common.wire.protocol import read_identity, write_query
-from tests.processes import worker_pids
+from tests.processes import wait_until, worker_pids
 
 if TYPE_CHECKING:
     from perennial.simulation.ray_grid import RayGrid
@@ -102,37 +102,77 @@ def test_the_next_run_keeps_the_workers_and_forgets_the_nodes(grid: RayGrid) -> 
 class SlowStarter:
     """Stands in for a worker whose imports take a while."""
 
-    def __init__(self, search_path: list[str]) -> None:
+    def __init__(self, search_path: list[str], gpus: float) -> None:
         time.sleep(1.0)
 
-    def begin(self, run_config: dict[str, Any]) -> None: ...
+    def machine(self) -> str:
+        return "here"
+
+
+class Fatal(SlowStarter):
+    """Stands in for a worker that every order kills."""
+
+    def __init__(self, search_path: list[str], gpus: float) -> None: ...
+
+    def handle(self, *message: object) -> None:
+        os._exit(1)
+
+
+class Unable(SlowStarter):
+    """Stands in for a worker on a machine that lacks a package."""
+
+    def __init__(self, search_path: list[str], gpus: float) -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+
+def small_grid(actor: type) -> RayGrid:
+    """A grid of one worker without a CPU of its own: the two of the shared grid may be all that there are."""
+    from perennial.simulation.ray_grid import RayGrid
+    from perennial.simulation.workers import Workers
+
+    grid = RayGrid(1)
+    grid._workers = Workers(1, actor=actor, cpus=0.0)
+    return grid
 
 
 def test_a_run_begins_when_its_workers_have_started(shared_grid: RayGrid) -> None:
-    import ray
-
-    from perennial.simulation.ray_grid import RayGrid
-
-    # Without a CPU of its own: the two of the shared grid may be all that there are.
-    grid = RayGrid(1)
-    grid._actor_class = ray.remote(num_cpus=0)(SlowStarter)
+    grid = small_grid(SlowStarter)
     asked = time.monotonic()
     grid.begin(1, {})
     assert time.monotonic() - asked >= 1.0
+    assert len(grid.machines()) == 1
     grid.close()
 
 
-def test_a_dead_worker_answers_with_errors_once_and_is_replaced(grid: RayGrid) -> None:
+def test_an_order_that_kills_its_workers_is_an_error_in_the_end(shared_grid: RayGrid) -> None:
+    grid = small_grid(Fatal)
+    grid.begin(1, {})
+    (reply,) = grid.send_and_receive(queries(grid), timeout=600)
+    assert "worker died 3 times" in (reply.error.reason or "")
+    grid.close()
+
+
+def test_workers_that_cannot_start_end_the_run_in_one_line(shared_grid: RayGrid) -> None:
+    grid = small_grid(Unable)
+    with pytest.raises(RunError, match="no worker can start; is the same Perennial installed"):
+        grid.begin(1, {})
+    grid.close()
+
+
+def test_what_a_dead_worker_had_another_one_does(grid: RayGrid) -> None:
     hosted_clients(grid)
     victim = worker_pids()[0]
     os.kill(victim, signal.SIGKILL)
-    replies = list(grid.send_and_receive(queries(grid), timeout=600))
-    assert len(replies) == 3
-    failed = [reply for reply in replies if reply.has_error()]
-    assert 1 <= len(failed) <= 2
-    assert all((reply.error.reason or "").startswith("worker died") for reply in failed)
     assert hosted_clients(grid) == [(0, 3), (1, 4), (2,)]
     assert victim not in worker_pids()
+    # Ray starts another one in its place.
+    wait_until(lambda: grid.machines() and len(worker_pids()) == 2, 300, "two workers")
+
+
+def test_where_nodes_live_is_known_once_they_have_answered(grid: RayGrid) -> None:
+    assert grid.homes() == ["", "", ""]
+    hosted_clients(grid)
+    assert set(grid.homes()) == grid.machines()
 
 
 def test_a_message_that_no_handler_takes_is_an_error_reply(grid: RayGrid) -> None:
@@ -148,7 +188,7 @@ def test_a_message_that_no_handler_takes_is_an_error_reply(grid: RayGrid) -> Non
 @pytest.fixture
 def failing_ray(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """A Ray that never starts; returns the options it was started with."""
-    from perennial.simulation import cluster
+    import ray
 
     tried: list[dict[str, Any]] = []
 
@@ -156,8 +196,8 @@ def failing_ray(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         tried.append(options)
         raise Exception("The current node timed out\nduring startup.")
 
-    monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     return tried
 
 

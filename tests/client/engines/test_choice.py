@@ -33,6 +33,11 @@ def test_auto_takes_native_for_the_papers_network() -> None:
     assert engines.choose("auto", models.build("cnn", (3, 32, 32), 10), labelled((3, 32, 32))).name == "native"
 
 
+def test_auto_takes_no_engine_for_cpus_if_a_gpu_was_given() -> None:
+    cnn = models.build("cnn", (3, 32, 32), 10)
+    assert engines.choose("auto", cnn, labelled((3, 32, 32)), gpu=True).name == "stacked"
+
+
 def test_auto_takes_stacked_for_other_layers() -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 36, 3))
     assert engines.choose("auto", module, labelled((1, 8, 8))).name == "stacked"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perennial.common.command import console
+from perennial.common.command import console, places
 from perennial.common.command.errors import InputError, RunError
 
 
@@ -41,6 +41,26 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert console.run(fail, "command") == 1
     assert capsys.readouterr().err.startswith("command: the disk is full (metrics.jsonl); make room")
+
+
+def test_a_full_disk_names_the_folder_whoever_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        with places.writing_to(tmp_path):
+            raise OSError(28, "No space left on device")
+
+    assert console.run(fail, "command") == 1
+    assert capsys.readouterr().err.startswith(f"command: the disk is full ({tmp_path}); make room")
+
+
+def test_a_path_of_300_characters_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        return int((tmp_path / ("x" * 300) / "run").exists())
+
+    assert console.run(fail, "command") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"command: {tmp_path}/xxx")
+    assert "characters): File name too long; give a path that can be used\n" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit(15), ImportError("half")])

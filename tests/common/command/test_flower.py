@@ -31,6 +31,22 @@ def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> No
     assert flower.free_port() == port
 
 
+def test_a_flower_that_has_the_names_is_tried_and_one_that_lacks_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "needs_much.py").write_text("from flwr.app import Message, NoSuchName\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for version, module, stock, said in (
+        ("1.41.0", "flwr.app", False, ""),
+        ("1.42.3", "flwr.app", False, ""),
+        ("1.99.0", "flwr.app", False, "x: flwr 1.99.0 is tried: the quick runtime is tested with 1.41 and 1.42\n"),
+        ("1.99.0", "needs_much", True, "x: flwr 1.99.0 lacks a name that the quick runtime needs (cannot import name "),
+    ):
+        monkeypatch.setattr(flower, "version", lambda _, it=version: it)
+        assert flower.use_stock(module, "x") is stock
+        assert capsys.readouterr().err.startswith(said)
+
+
 @pytest.mark.parametrize(("deaf", "code"), [(False, -15), (True, -9)])
 def test_a_process_is_asked_to_end_and_then_made_to(deaf: bool, code: int) -> None:
     ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if deaf else "pass"

@@ -96,3 +96,10 @@ def test_what_does_not_say_of_each_example_where_it_belongs_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         of(client, block, test)
+
+
+def test_rows_lie_one_below_the_other_whatever_they_were_made_of() -> None:
+    x = np.asfortranarray(np.arange(12.0).reshape(4, 3))
+    shards = RowShards.of((x,), np.arange(4), client=np.zeros(4, int), block=np.zeros(4, int))
+    assert shards.x[0].flags.c_contiguous
+    assert (shards.x[0] == x).all()

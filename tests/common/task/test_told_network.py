@@ -12,7 +12,7 @@ from torch import nn
 from perennial.common.command.errors import InputError
 from perennial.common.data.examples import ArrayType, Signature
 from perennial.common.task import ready
-from perennial.common.task.told_network import Told
+from perennial.common.task.told_network import ToldNetwork
 
 
 def told_of(shape: tuple[int, ...], told: str = "block", numbers: int = 3) -> Signature:
@@ -32,7 +32,7 @@ def test_the_initial_network_answers_as_the_plain_one_does(model: str, shape: tu
 
 def test_each_layer_that_is_told_adds_the_blocks_own_bias() -> None:
     network = ready.build(ready.classification, told_of((3, 20, 20)), "cnn")
-    assert isinstance(network, Told)
+    assert isinstance(network, ToldNetwork)
     assert sorted(network.facts) == ["conv1", "fc1", "fc2", "fc3"]
     with torch.no_grad():
         for value in network.facts.parameters():
@@ -59,6 +59,6 @@ def test_other_models_are_refused_in_one_line() -> None:
     with pytest.raises(
         InputError, match=r"told: block takes a model that is an nn\.Sequential, got Linear; write a task"
     ):
-        Told(nn.Linear(2, 2), "block", 3)
+        ToldNetwork(nn.Linear(2, 2), "block", 3)
     with pytest.raises(InputError, match="needs a model with a Linear or convolutional layer that has a bias"):
-        Told(nn.Sequential(nn.Linear(2, 2, bias=False)), "time", 2)
+        ToldNetwork(nn.Sequential(nn.Linear(2, 2, bias=False)), "time", 2)

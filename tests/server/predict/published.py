@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from perennial.common.cycle.schedule import Slot
+from perennial.common.data.examples import Signature
 from perennial.server.predict.loading import Predictor
-from perennial.server.predict.publishing import Publication, publish
+from perennial.server.predict.publishing import ModelSpec, Publication, publish
 from perennial.server.predict.versions import numbers
 
 CLOCK = "day: 08:00-20:00, night: 20:00-08:00"
@@ -42,6 +43,25 @@ def publication(server_round: int, *, size: int = 10, **changes: Any) -> Publica
         **changes,
     }
     return Publication(**keys)
+
+
+def learnt(server_round: int, **changes: Any) -> Publication:
+    """Return a publication with a network: for an example x, each of its four outputs is ``answer``."""
+    predictors = tuple(
+        {"fc.weight": np.full((4, 3), server_round + block / 8, np.float32), "fc.bias": np.zeros(4, np.float32)}
+        for block in range(2)
+    )
+    signature = Signature.labelled((3,), 4)
+    return publication(
+        server_round,
+        **{"predictors": predictors, "model": ModelSpec.of("classification", "linear", signature), **changes},
+    )
+
+
+def answer(x: Any, version: int, block: str) -> Any:
+    """Return the outputs of ``learnt`` for examples (n, 3), if versions are numbered as rounds are."""
+    scale = version + ("day", "night").index(block) / 8
+    return np.repeat(np.asarray(x, np.float64).sum(axis=1, keepdims=True) * scale, 4, axis=1)
 
 
 def is_whole(predictor: Predictor) -> bool:

@@ -123,6 +123,16 @@ def test_a_clean_run_has_no_section_on_rejections(tmp_path: Path) -> None:
     assert not any("quarantine" in text or "Rejected" in text for text in written(tmp_path, *TWO).texts["h2"])
 
 
+def test_a_run_that_diverged_is_said_so_first_of_all(tmp_path: Path) -> None:
+    losses = [2.3, 2e22, 3e22]
+    records = [record(at, 1, 1, train_loss_mixed=loss, train_loss_separate=0.5) for at, loss in enumerate(losses, 1)]
+    lost = reading.from_records("mm-psgd", {"task": "classification"}, records)
+    page = written(tmp_path, TWO[0], lost)
+    said = "mm-psgd: the mixed chain has diverged since round 2: its loss is 2e+22; lower lr-mixed."
+    assert page.texts["strong"][0] == f"{said} What was measured after that is no result."
+    assert not any("diverged" in text for text in written(tmp_path, *TWO).texts.get("strong", []))
+
+
 def test_rejections_are_gathered_by_run_node_and_reason(tmp_path: Path) -> None:
     entries = [{"node": "9", "clients": [4, 2], "reason": "NaN"}, {"node": "8", "clients": [1], "reason": "shape"}]
     page = written(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from perennial.common.command.errors import InputError
 from perennial.server.report import reading
 from perennial.server.report.columns import RejectionRow
+from perennial.server.run.metrics import MetricsFile
 from tests.server.report.records import CONFIG, eight_rounds, record
 
 
@@ -79,6 +81,22 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: P
     (folder / "metrics.jsonl").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 4"):
         reading.read(folder)
+
+
+def test_a_damaged_line_in_the_middle_is_named_and_the_other_rounds_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("perennial"), "propagate", True)
+    folder = write_run(tmp_path / "run", [])
+    metrics = MetricsFile(folder / "metrics.jsonl", "a run")
+    for row in eight_rounds():
+        metrics.append(row)
+    metrics.close()
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b"0.5", b"0.9", 1) if b"0.5" in lines[3] else lines[3].replace(b"2", b"3", 1)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines) + b'{"server-round": 9, "half')
+    assert reading.read(folder).rounds.server_round.tolist() == [1, 2, 3, 5, 6, 7, 8]
+    assert caplog.messages == [f"{folder}/metrics.jsonl is damaged in line 4; the report is of the other rounds"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ from torch import nn
 from perennial.client.app import app
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, RunError
+from perennial.server.predict.loading import load_predictor
+from perennial.server.run.checkpoint import Checkpoints
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.pass_folders import held
 from perennial.server.run.prepare import Pass, Run, prepare
 from perennial.server.run.training import train
 from tests.conftest import make_data, read_metrics, read_predictors, write_folder
@@ -145,7 +148,7 @@ def test_resume_refuses_another_configuration_and_damaged_checkpoints(make_run: 
         train(other, real_nodes(other), nodes=2, resume=True)
     for path in run.folder.checkpoints.glob("*.json"):
         path.write_text("{}")
-    with pytest.raises(RunError, match=r"no checkpoint in .* is whole; run again without --resume"):
+    with pytest.raises(RunError, match=r"no checkpoint in .* is whole; start anew"):
         train(run, real_nodes(run), nodes=2, resume=True)
 
 
@@ -164,8 +167,9 @@ def test_resume_of_a_run_that_is_done_waits_for_nobody(make_run: Callable[..., P
 def test_resume_refuses_a_model_of_another_size(make_run: Callable[..., Pass]) -> None:
     run = make_run("run")
     train(run, real_nodes(run), nodes=2)
+    run.folder.manifest.unlink()
     smaller = replace(run, network=nn.Linear(2, 1))
-    with pytest.raises(InputError, match=r"--resume: the checkpoint's model has \d+ parameters, linear has 3 now"):
+    with pytest.raises(InputError, match="the run to go on from has another model: no array 'weight'"):
         train(smaller, real_nodes(run), nodes=2, resume=True)
 
 
@@ -174,14 +178,71 @@ def test_a_finished_run_has_everything_the_design_names(make_run: Callable[..., 
     train(run, real_nodes(run), nodes=2)
     path = run.folder.path
     assert {entry.name for entry in path.iterdir()} == {
-        "config.yaml", "initial.safetensors", "metrics.jsonl", "checkpoint", "predictors",
+        "config.yaml", "initial.safetensors", "metrics.jsonl", "checkpoint", "predictors", "versions",
     }  # fmt: skip
     rows = read_metrics(path, times=True)
     assert [row["server-round"] for row in rows] == list(range(1, 9))
     assert [("accuracy" in row) for row in rows] == [False, True] * 4
     assert all(row["seconds"] > 0 for row in rows)
     assert rows[-1]["mean-accuracy"] == pytest.approx(np.mean(rows[-1]["accuracy"]))
-    assert json.loads(run.folder.manifest.read_text())["accuracy"] == rows[-1]["accuracy"]
+    manifest = json.loads(run.folder.manifest.read_text())
+    assert (manifest["format"], manifest["score"], manifest["scores"]) == (2, "accuracy", rows[-1]["accuracy"])
+    assert (manifest["strategy"], manifest["folded"], manifest["slot"]["server-round"]) == ("mc-psgd", [4, 4], 8)
+    assert {row["run"] for row in rows} == {manifest["run"]}
+
+
+def test_predictors_are_published_while_they_ripen_and_can_be_loaded(make_run: Callable[..., Pass]) -> None:
+    run = make_run("run", eval_every=2, rounds_per_block=8, cycles=1)
+    path, seen = run.folder.path, []
+
+    class Look:
+        def round_done(self, record: Any, accuracies: Any, schedule: Any) -> None:
+            versions = sorted(int(one.name) for one in (path / "versions").glob("[0-9]*"))
+            seen.append((record.slot.server_round, versions))
+
+    train(run, real_nodes(run), nodes=2, eager=False, progress=Look())
+    # Each evaluated round is there when the next one is over; the last few are kept, and the run's last round is final.
+    assert seen[2] == (3, [1])
+    assert seen[-1] == (16, [3, 4, 5, 6, 7])
+    assert sorted(int(one.name) for one in (path / "versions").glob("[0-9]*")) == [4, 5, 6, 7, 8]
+    assert load_predictor(path, block="1").version == 8
+    assert load_predictor(path, block="1", version=6).manifest["slot"]["server-round"] == 12
+    assert load_predictor(path, block="0").manifest["folded"] == [8, 8]
+
+
+def test_a_server_publishes_every_few_minutes_at_most(make_run: Callable[..., Pass]) -> None:
+    run = make_run("run", eval_every=1)
+    train(run, real_nodes(run), nodes=2)
+    assert [one.name for one in (run.folder.path / "versions").iterdir()] == ["1"]
+
+
+def test_damaged_predictors_are_written_again_from_the_checkpoint(make_run: Callable[..., Pass]) -> None:
+    run = make_run("run")
+    train(run, real_nodes(run), nodes=2)
+    path = run.folder.path / "predictors" / "block-1.safetensors"
+    before = path.read_bytes()
+    path.write_bytes(before[:100])
+    train(run, real_nodes(run), nodes=2, resume=True)
+    assert path.read_bytes() == before
+    assert run.folder.is_whole()
+
+
+@pytest.mark.parametrize("key", ["strategy", "readers", "quarantine", "generators"])
+def test_a_state_that_somebody_else_wrote_is_refused_in_one_line(make_run: Callable[..., Pass], key: str) -> None:
+    run = make_run("run")
+    train(run, real_nodes(run), nodes=2)
+    run.folder.manifest.unlink()
+    saved = Checkpoints(run.folder.checkpoints).latest()
+    assert saved is not None
+    Checkpoints(run.folder.checkpoints).save(replace(saved, tree={**saved.tree, key: {"odd": [1]}}))
+    with pytest.raises(RunError, match=r"the state in .* cannot be used \(.*\); start anew, into another folder"):
+        train(run, real_nodes(run), nodes=2, resume=True)
+
+
+def test_a_second_process_is_told_who_holds_the_folder(make_run: Callable[..., Pass]) -> None:
+    run = make_run("run")
+    with held(run.runs), pytest.raises(InputError, match="is held by process"), held(run.runs):
+        pass
 
 
 def test_a_run_learns_and_is_judged_by_its_task(make_run: Callable[..., Pass]) -> None:
@@ -200,3 +261,19 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run:
     with pytest.raises(InputError, match=r"2 blocks, the clock has 3 \(a, b, c\)"):
         make_run("run", clock="a: 00:00-08:00, b: 08:00-16:00, c: 16:00-00:00")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("reaction", ["warn", "stop"])
+def test_a_chain_that_diverges_is_said_when_it_happens(
+    make_run: Callable[..., Pass], warned: pytest.LogCaptureFixture, reaction: str
+) -> None:
+    run = make_run("run", strategy="mm-psgd", lr_mixed=1e6, on_divergence=reaction)
+    if reaction == "stop":
+        with pytest.raises(RunError, match=r"the mixed chain has diverged .* lower lr-mixed; the run is stopped"):
+            train(run, real_nodes(run), nodes=2)
+    else:
+        train(run, real_nodes(run), nodes=2)
+        (said,) = [message for message in warned.messages if "diverged" in message]
+        assert said.startswith("the mixed chain has diverged since round 1: its loss is ")
+        assert said.endswith("; lower lr-mixed; the run goes on, by on-divergence")
+    assert len(read_metrics(run.folder.path)) == (1 if reaction == "stop" else 8)

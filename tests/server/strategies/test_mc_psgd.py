@@ -320,6 +320,7 @@ def test_a_separate_that_makes_no_new_strategy_is_refused(separate: Any, message
     ("options", "message"),
     [
         ({"vote_weights": "clients"}, "vote_weights must be one of examples, nodes"),
+        ({"loss_key": 3}, "loss_key must be the name of a metric"),
         ({"separate_config": {"lr": 1.0}}, "separate_config must be a ConfigRecord"),
         ({"separate_config": ConfigRecord({"chain": "x"})}, "separate_config has 'chain'"),
     ],

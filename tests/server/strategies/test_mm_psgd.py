@@ -262,9 +262,25 @@ def test_num_rounds_that_cannot_be_are_refused(num_rounds: Any, message: str) ->
         MMPSGD(schedule=RoundSchedule(2, 2, 1)).start(Players().grid(), model(0), num_rounds)
 
 
-def test_an_empty_model_is_refused() -> None:
-    with pytest.raises(InputError, match="initial_arrays is empty"):
-        MMPSGD(schedule=DAY_NIGHT).start(Players().grid(), ArrayRecord(), 1)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"initial_arrays": ArrayRecord()}, "initial_arrays is empty"),
+        ({"initial_arrays": [np.zeros(3)]}, "initial_arrays must be an ArrayRecord"),
+        ({"train_config": {"lr": 0.1}}, "train_config must be a ConfigRecord"),
+        ({"evaluate_config": {"lr": 0.1}}, "evaluate_config must be a ConfigRecord"),
+    ],
+)
+def test_what_start_cannot_use_is_refused_before_the_first_round(arguments: dict[str, Any], message: str) -> None:
+    players = Players()
+    with pytest.raises(InputError, match=message):
+        MMPSGD(schedule=DAY_NIGHT).start(players.grid(), **{"initial_arrays": model(0), "num_rounds": 1, **arguments})
+    assert players.heard == []
+
+
+def test_a_class_in_the_place_of_a_schedule_is_refused() -> None:
+    with pytest.raises(InputError, match="schedule must be a RoundSchedule or a ClockSchedule"):
+        MMPSGD(schedule=RoundSchedule)  # type: ignore[arg-type]
 
 
 def test_a_clock_decides_the_block_and_ends_the_run() -> None:
@@ -457,3 +473,18 @@ def test_clients_that_answer_with_another_model_are_named(
     node = "[234]" if len(odd) == 3 else "2"
     with pytest.raises(InputError, match=f"mixed chain: node {node} answered with a model that has {message}"):
         MMPSGD(inner, schedule=DAY_NIGHT).start(MemoryGrid(app, 3), model(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"metrics": MetricRecord({"num-examples": 1})}, r"0 ArrayRecords and 1 MetricRecords.*it has 'metrics'"),
+        ({"arrays": model(1.0), "metrics": MetricRecord({"examples": 1})}, "no metric 'num-examples'.*'examples'"),
+    ],
+)
+def test_replies_with_other_keys_are_an_error_that_names_those_that_are_there(content: Any, message: str) -> None:
+    def app(received: Message, context: Any) -> Message:
+        return Message(RecordDict(content), reply_to=received)
+
+    with pytest.raises(InputError, match=f"mixed chain: node [23] answered with {message}"):
+        MMPSGD(schedule=DAY_NIGHT).start(MemoryGrid(app, 2), model(0), 1)

@@ -25,7 +25,7 @@ from perennial.common.command.errors import InputError
 from perennial.example import example_app, example_arrays
 from perennial.server.link.memory_grid import MemoryGrid
 from perennial.server.report import html, reading
-from perennial.server.run.checkpoint2 import load_checkpoint
+from perennial.server.run.checkpoint import load_checkpoint
 from perennial.server.run.lock import hold
 from perennial.server.run.metrics import read_rows
 from perennial.server.run.tree import first_difference
@@ -274,12 +274,18 @@ def test_a_run_that_is_done_returns_its_result_without_a_message(
 def test_a_run_that_is_done_may_get_more_rounds(whole: dict[str, tuple[Path, Any]], tmp_path: Path) -> None:
     seed(1)
     run("mc", tmp_path, 5)
-    assert load_predictor(tmp_path, block="day").version == 1
+    # Every round is evaluated, and so published.
+    assert load_predictor(tmp_path, block="day").version == 5
     seen = []
     # While it goes on, it has not ended, and what it published stays.
     run("mc", tmp_path, on_round=lambda _: seen.append((tmp_path / "predictors" / "manifest.json").exists()))
     assert seen == [True, False, False]
-    assert load_predictor(tmp_path, block="day").version == 2
+    newest = load_predictor(tmp_path, block="day")
+    assert (newest.version, newest.manifest["slot"]["server-round"]) == (ROUNDS, ROUNDS)
+    assert [load_predictor(tmp_path, block="day", version=one).manifest["slot"]["server-round"] for one in (6, 7)] == [
+        6,
+        7,
+    ]
     assert_same_run(tmp_path, whole["mc"][0])
 
 

@@ -35,7 +35,7 @@ def test_a_model_from_another_block_gains_by_being_told_and_a_predictor_has_noth
     fedavg, mm = mix.measure(tmp_path / "out")
     assert (fedavg.run, mm.run, fedavg.seed) == ("fedavg", "mm-psgd", 0)
     for one in (fedavg, mm):
-        reported = json.loads(RunFolder(paths[one.run]).manifest.read_text())["accuracy"]
+        reported = json.loads(RunFolder(paths[one.run]).manifest.read_text())["scores"]
         assert one.plain == pytest.approx(100 * np.mean(reported))
     assert fedavg.told > fedavg.plain + 1
     assert mm.told == mm.plain

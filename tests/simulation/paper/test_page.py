@@ -12,8 +12,9 @@ import yaml
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
 from perennial.simulation.paper import charts, page, tables
-from perennial.simulation.paper.__main__ import found_in, main
+from perennial.simulation.paper.__main__ import main
 from perennial.simulation.paper.mix import Told
+from perennial.simulation.paper.pipeline import found_in
 from perennial.simulation.paper.plan import PARTS
 from perennial.simulation.paper.series import Series
 from tests.simulation.paper.conftest import A_SERIES
@@ -153,7 +154,7 @@ def test_collect_takes_the_folders_of_all_seeds(tmp_path: Path) -> None:
         row = {"server-round": 1, "cycle": 0, "block": 0, "round-in-block": 0, "accuracy": [0.5 + seed / 10]}
         (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "figure2-seed0.log").write_text("")
-    assert [len(folders) for folders in found_in([tmp_path]).values()] == [2]
+    assert [len(folders) for folders in found_in([tmp_path], PARTS).values()] == [2]
     results = tmp_path / "page.md"
     results.write_text("<!-- begin figure2 -->\n<!-- end figure2 -->\n")
     main(["collect", str(tmp_path), "--output", str(tmp_path / "out"), "--page", str(results)])
@@ -161,7 +162,7 @@ def test_collect_takes_the_folders_of_all_seeds(tmp_path: Path) -> None:
     assert "![figure2](out/figure2.png)" in results.read_text()
     assert (tmp_path / "out" / "figure2.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="is no folder of runs"):
-        found_in([tmp_path / "nowhere"])
+        found_in([tmp_path / "nowhere"], PARTS)
 
 
 def test_the_page_of_results_has_a_place_for_every_part() -> None:

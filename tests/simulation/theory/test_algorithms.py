@@ -28,42 +28,48 @@ def local(model: psgd.Vector, points: Floats, targets: Floats, draws: Floats, st
     return weights.ravel().astype(np.float32)
 
 
-def replay(problem: Problem, seed: int) -> tuple[psgd.Chains, psgd.Predictors, psgd.Predictors, list[str]]:
+def folded_in(predictors: list[psgd.Vector], folded: list[int], block: int, model: psgd.Vector) -> None:
+    whole = {"w": np.dtype(np.float32)}
+    predictors[block] = psgd.fold({"w": predictors[block]}, {"w": model}, folded[block], None, whole)["w"]
+    folded[block] += 1
+
+
+def replay(problem: Problem, seed: int) -> tuple[psgd.Vector, list[psgd.Vector], list[psgd.Vector], list[str]]:
     """MC-PSGD and MM-PSGD of one seed by ``perennial.server.psgd`` alone."""
     points, targets = (array[seed] for array in problem.shards(PLAN.blocks, PLAN.clients))
     whole, rng = problem.blocks(PLAN.blocks)[seed], generator(seed, "theory-draws")
     zero = np.zeros(9, np.float32)
-    chains = psgd.Chains.start(zero, PLAN.blocks)
-    chosen = mixed = psgd.Predictors.start(zero, PLAN.blocks)
+    head, separate = zero, [zero] * PLAN.blocks
+    (chosen, r_chosen), (mixed, r_mixed) = (([zero] * PLAN.blocks, [0] * PLAN.blocks) for _ in range(2))
     votes, weights = [], [1.0] * PLAN.clients
     schedule = RoundSchedule(PLAN.blocks, PLAN.rounds_per_block, PLAN.cycles)
     slot = schedule.after(None)
     while slot is not None:
         block, draws = slot.block, rng.random((PLAN.local_iterations, 2, PLAN.clients))
         shards = [(points[i], targets[block, i], draws[:, :, i]) for i in range(PLAN.clients)]
-        x = psgd.mean([local(chains.mixed, *shard, PLAN.gamma) for shard in shards], weights)
-        y = psgd.mean([local(chains.separate[block], *shard, PLAN.eta) for shard in shards], weights)
-        chains = chains.advanced(block, x, y)
+        x = psgd.mean([local(head, *shard, PLAN.gamma) for shard in shards], weights)
+        y = psgd.mean([local(separate[block], *shard, PLAN.eta) for shard in shards], weights)
+        head, separate[block] = x, y
         losses = [
             float(loss(model.astype(np.float64).reshape(3, 3), problem.points[seed], whole[block], REGIME.convexity))
             for model in (x, y)
         ]
         votes.append(psgd.choose(*losses))
-        chosen = chosen.with_fold(block, x if votes[-1] == psgd.MIXED else y, None)
-        mixed = mixed.with_fold(block, x, None)
+        folded_in(chosen, r_chosen, block, x if votes[-1] == psgd.MIXED else y)
+        folded_in(mixed, r_mixed, block, x)
         slot = schedule.after(slot)
-    return chains, mixed, chosen, votes
+    return head, mixed, chosen, votes
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_chains_and_predictors_are_those_of_psgd(seed: int) -> None:
     problem = draw(REGIME, 2)
     outcome = run(problem, PLAN, 2)
-    chains, mixed, chosen, votes = replay(problem, seed)
+    head, mixed, chosen, votes = replay(problem, seed)
     assert set(votes) == {psgd.MIXED, psgd.SEPARATE}
     for of, predictors in (("mixed", mixed), ("chosen", chosen)):
-        np.testing.assert_allclose(outcome.predictors[of][seed].reshape(2, 9), predictors.models, atol=2e-6)
-    np.testing.assert_allclose(outcome.last[seed].ravel(), chains.mixed, atol=2e-6)
+        np.testing.assert_allclose(outcome.predictors[of][seed].reshape(2, 9), predictors, atol=2e-6)
+    np.testing.assert_allclose(outcome.last[seed].ravel(), head, atol=2e-6)
     assert outcome.separate_share[seed].mean() == pytest.approx(votes.count(psgd.SEPARATE) / len(votes))
 
 

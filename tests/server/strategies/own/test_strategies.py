@@ -1,4 +1,4 @@
-"""The strategies through Flower's loop, on nodes whose every answer is known."""
+"""The strategies of the project's own app, on nodes whose every answer is known."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
-from perennial.common.command.config import RunConfig
+from perennial.common.command.config import RunConfig, schedule_of
 from perennial.common.command.errors import RunError
-from perennial.common.cycle.schedule import Slot
+from perennial.common.cycle.schedule import RoundSchedule, Slot
 from perennial.common.wire.orders import Order
 from perennial.common.wire.updates import Losses, Update, write_update
-from perennial.server.psgd import SEPARATE
-from perennial.server.run.readers import Reader, reader_of
-from perennial.server.strategies.own import OwnFedAvg, OwnMCPSGD, OwnMMPSGD, strategy_for
-from tests.server.conftest import LAYOUT, MODEL_BYTES, FakeGrid, Outcome, Sent, model
+from perennial.server.cohort.roster import Roster
+from perennial.server.run.pass_rows import row_of, train_losses
+from perennial.server.strategies.mc_psgd import MCPSGD
+from perennial.server.strategies.mm_psgd import MMPSGD
+from perennial.server.strategies.own import ways
+from perennial.server.strategies.own.ways import assemble
+from tests.server.conftest import LAYOUT, MODEL_BYTES, FakeGrid, Outcome, Sent, model, value
 
 RunStrategy = Callable[..., Outcome]
 FOUR = {11: (0,), 12: (1,), 13: (2,), 14: (3,)}
@@ -46,13 +49,19 @@ def fails(nodes: set[int], server_round: int, times: int = 1) -> Callable[[Sent,
 
 def test_fedavg_ends_with_the_mixed_chain_in_every_block(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(), strategy="fedavg")
-    assert isinstance(outcome.strategy, OwnFedAvg)
+    assert isinstance(outcome.strategy, MMPSGD)
     assert outcome.predictors == [8, 8]
+
+
+def test_the_mean_of_fedavg_is_one_model_for_every_block(run_strategy: RunStrategy) -> None:
+    outcome = run_strategy(a_grid(), strategy="fedavg-mean")
+    assert outcome.predictors == [(1 + 2 + 3 + 4 + 5 + 6 + 7 + 8) / 8] * 2
+    assert outcome.folded == (8, 8)
 
 
 def test_mm_psgd_averages_each_blocks_rounds_over_all_cycles(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(), strategy="mm-psgd")
-    assert isinstance(outcome.strategy, OwnMMPSGD)
+    assert isinstance(outcome.strategy, MMPSGD)
     assert outcome.predictors == [(1 + 2 + 5 + 6) / 4, (3 + 4 + 7 + 8) / 4]
     assert outcome.folded == (4, 4)
 
@@ -65,7 +74,7 @@ def test_mm_psgd_with_decay_halves_the_old_predictor(run_strategy: RunStrategy) 
 def test_mc_psgd_folds_the_chain_with_the_smaller_loss(run_strategy: RunStrategy) -> None:
     """The separate chain is 10, 20, 30, 40 in its block's rounds; it wins in block 0 and loses in block 1."""
     outcome = run_strategy(a_grid(losses=lambda order, models: (1.0, 0.5 if order.block == 0 else 1.5)))
-    assert isinstance(outcome.strategy, OwnMCPSGD)
+    assert isinstance(outcome.strategy, MCPSGD)
     assert outcome.predictors == [(10 + 20 + 30 + 40) / 4, (3 + 4 + 7 + 8) / 4]
     assert [record.chosen for record in outcome.watcher.records] == ["separate", "separate", "mixed", "mixed"] * 2
     assert outcome.folded == (4, 4)
@@ -83,8 +92,10 @@ def test_the_mixed_chain_is_the_same_in_all_strategies(run_strategy: RunStrategy
     heads = []
     for strategy in ("fedavg", "mm-psgd", "mc-psgd"):
         outcome = run_strategy(a_grid(), strategy=strategy)
-        heads.append([state.chains.mixed.tobytes() for state in outcome.watcher.states])
-    assert heads[0] == heads[1] == heads[2]
+        chains = [state["strategy"]["mixed"]["arrays"]["arrays"]["w"] for state in outcome.watcher.states]
+        # The state after a vote has the chain of the state before it.
+        heads.append([np.asarray(chain).tobytes() for chain in chains])
+    assert heads[0] == heads[1] == list(dict.fromkeys(heads[2]))
     assert len(heads[0]) == 8
 
 
@@ -96,12 +107,53 @@ def test_the_first_round_of_a_block_sends_that_blocks_separate_model(run_strateg
     assert [models["mixed"] for models in trained] == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
+def a_training(*strategies: str, **keys: Any) -> ways.Training:
+    configs = [RunConfig(strategy=name, **keys) for name in strategies]
+    return assemble(configs, schedule_of(configs[0]), LAYOUT, Roster(configs[0], 5))
+
+
 def test_one_pass_trains_what_all_its_readers_need() -> None:
-    fedavg, mm, mc = (reader_of(RunConfig(strategy=name)) for name in ("fedavg", "mm-psgd", "mc-psgd"))
-    assert strategy_for([fedavg]) is OwnFedAvg
-    assert strategy_for([fedavg, mm]) is OwnMMPSGD
-    assert strategy_for([mc, mm, fedavg]) is OwnMCPSGD
-    assert strategy_for([Reader(SEPARATE, None)]) is OwnMCPSGD
+    for strategies, kind in [
+        (("fedavg",), MMPSGD),
+        (("mm-psgd", "fedavg"), MMPSGD),
+        (("block-separate",), MMPSGD),
+        (("block-separate", "mm-psgd"), MCPSGD),
+        (("mc-psgd", "mm-psgd", "fedavg"), MCPSGD),
+    ]:
+        training = a_training(*strategies)
+        assert type(training.strategy) is kind
+        assert len(training.readers) == len(strategies)
+
+
+@pytest.mark.parametrize("averaging", ["mean", "exponential"])
+def test_a_pass_gives_each_run_the_predictors_that_it_has_alone(run_strategy: RunStrategy, averaging: str) -> None:
+    def losses(order: Order, models: dict[str, float]) -> tuple[float, float]:
+        return 1.0, 0.5 if order.block == 0 else 1.5
+
+    names = ("mc-psgd", "block-separate", "mm-psgd", "fedavg")
+    alone = {name: run_strategy(a_grid(losses=losses), strategy=name, averaging=averaging) for name in names}
+    together = run_strategy(a_grid(losses=losses), also=names[1:], strategy="mc-psgd", averaging=averaging)
+    for name, reader in zip(names, together.watcher.training.readers, strict=True):
+        assert [value(one) for one in reader.models] == alone[name].predictors
+        assert reader.counts == alone[name].folded
+    assert len({str(outcome.predictors) for outcome in alone.values()}) == 4
+
+
+def test_block_separate_trains_the_separate_chain_alone_and_pays_for_nothing_else(run_strategy: RunStrategy) -> None:
+    grid = a_grid()
+    outcome = run_strategy(grid, strategy="block-separate")
+    assert outcome.predictors == [(10 + 20 + 30 + 40) / 4] * 2
+    assert {tuple(sent.models) for sent in grid.sent} == {("separate",)}
+    assert grid.exchanges == ["query"] + ["train"] * 8
+    for row in outcome.rows:
+        assert (row["bytes-down"], row["bytes-up"]) == (4 * MODEL_BYTES, 4 * MODEL_BYTES)
+        assert (row["train-loss-mixed"], row["train-loss-separate"], row["chosen"]) == (None, 0.5, None)
+
+
+@pytest.mark.parametrize("names", [("fedavg", "mm-psgd", "new-psgd"), ("fedavg",)])
+def test_a_strategy_that_was_forgotten_in_the_table_or_the_configuration_is_named(names: tuple[str, ...]) -> None:
+    with pytest.raises(RuntimeError, match=r"strategy '[a-z-]+' is not in .*; every strategy must be in both"):
+        ways.check_complete(names)
 
 
 # --- What it costs ----------------------------------------------------------------------------------------------------
@@ -112,8 +164,7 @@ def test_fedavg_and_mm_psgd_take_one_exchange_a_round(run_strategy: RunStrategy)
         grid = a_grid()
         outcome = run_strategy(grid, strategy=strategy)
         assert grid.exchanges == ["query"] + ["train"] * 8
-        for record in outcome.watcher.records:
-            row = record.row(("mixed",))
+        for row in outcome.rows:
             assert (row["bytes-down"], row["bytes-up"]) == (4 * MODEL_BYTES, 4 * MODEL_BYTES)
 
 
@@ -135,14 +186,14 @@ def test_mc_psgd_with_one_block_takes_a_single_loss_order(run_strategy: RunStrat
 
 def test_mc_psgd_sends_two_models_down_and_two_up_and_two_down_for_a_vote(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid())
-    rows = [record.row(("mixed", "separate")) for record in outcome.watcher.records]
+    rows = outcome.rows
     two = 2 * 4 * MODEL_BYTES
     assert [row["bytes-down"] for row in rows] == [two, 2 * two] * 4
     assert [row["bytes-up"] for row in rows] == [two] * 8
 
 
 def test_a_reader_of_the_mixed_chain_is_not_billed_for_the_vote(run_strategy: RunStrategy) -> None:
-    rows = [record.row(("mixed",)) for record in run_strategy(a_grid()).watcher.records]
+    rows = [row_of(record, ways.WAYS["mm-psgd"], None) for record in run_strategy(a_grid()).watcher.records]
     assert {(row["bytes-down"], row["bytes-up"]) for row in rows} == {(4 * MODEL_BYTES, 4 * MODEL_BYTES)}
     assert {row["chosen"] for row in rows} == {None}
 
@@ -152,7 +203,7 @@ def test_a_reader_of_the_mixed_chain_is_not_billed_for_the_vote(run_strategy: Ru
 
 def test_a_round_with_a_quorum_goes_on_with_those_who_answered(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(a_grid(sabotage=fails({11, 12}, 3)), strategy="mm-psgd", min_replies=0.5)
-    row = outcome.watcher.records[2].row(("mixed",))
+    row = outcome.rows[2]
     assert (row["attempts"], row["clients-asked"], row["clients-answered"], row["clients-rejected"]) == (1, 4, 2, 2)
     assert [(r["clients"], r["reason"]) for r in row["rejections"]] == [
         ([0], "node error 2: ValueError: no data"),
@@ -165,7 +216,7 @@ def test_a_round_with_a_quorum_goes_on_with_those_who_answered(run_strategy: Run
 def test_a_round_without_quorum_is_repeated_and_folded_once(run_strategy: RunStrategy) -> None:
     grid = a_grid(sabotage=fails({11, 12, 13}, 3, times=2))
     outcome = run_strategy(grid, strategy="mm-psgd")
-    row = outcome.watcher.records[2].row(("mixed",))
+    row = outcome.rows[2]
     assert (row["attempts"], row["clients-asked"], row["clients-answered"], row["clients-rejected"]) == (3, 12, 6, 6)
     # A round may be attempted for days: of each node the last rejection is kept.
     assert len(row["rejections"]) == 3
@@ -187,13 +238,14 @@ def test_a_vote_without_quorum_is_repeated_and_folded_once(run_strategy: RunStra
     outcome = run_strategy(grid)
     assert grid.exchanges[:5] == ["query", "train", "train", "evaluate", "evaluate"]
     assert outcome.folded == (4, 4)
-    assert outcome.watcher.records[1].row(("mixed", "separate"))["clients-rejected"] == 3
+    assert outcome.rows[1]["clients-rejected"] == 3
     assert outcome.watcher.records[1].attempts == 1
 
 
 def test_a_run_ends_after_round_attempts_with_count_and_remedy(run_strategy: RunStrategy) -> None:
     grid = a_grid(sabotage=fails({11, 12, 13}, 2, times=99))
-    with pytest.raises(RunError, match=r"round 2: 1 of 4 clients answered \(node error 2: .*3 times.*min-replies 0.5"):
+    told = r"round 2, block 0: 1 of 4 clients answered \(node error 2: .*3 times.*min-replies 0.5"
+    with pytest.raises(RunError, match=told):
         run_strategy(grid, strategy="mm-psgd", round_attempts=3)
     assert [sent.order.server_round for sent in grid.sent if sent.node == 11] == [1, 2, 2, 2]
 
@@ -202,7 +254,7 @@ def test_a_silent_node_is_rejected_as_late(run_strategy: RunStrategy) -> None:
     outcome = run_strategy(
         a_grid(sabotage=lambda sent, content: None if sent.node == 13 else content), strategy="fedavg"
     )
-    assert {r.reason for record in outcome.watcher.records for r in record.rejections} == {"no reply in time"}
+    assert {r.reason for record in outcome.watcher.records for r in record.account.rejections} == {"no reply in time"}
     assert outcome.predictors == [8, 8]
 
 
@@ -221,7 +273,7 @@ def test_late_and_duplicate_replies_change_nothing(run_strategy: RunStrategy) ->
 
     outcome = run_strategy(Echoing(dict(FOUR)), strategy="fedavg")
     assert outcome.predictors == [8, 8]
-    assert all(record.clients_answered == 4 and not record.rejections for record in outcome.watcher.records)
+    assert all(record.account.answered == 4 and not record.account.rejections for record in outcome.watcher.records)
 
 
 def update_of(array: Any) -> RecordDict:
@@ -244,7 +296,7 @@ def test_a_wrong_update_is_rejected_by_name_and_counted(
 ) -> None:
     grid = a_grid(sabotage=lambda sent, honest: content if sent.node == 12 else honest)
     outcome = run_strategy(grid, strategy="fedavg", quarantine_after=0)
-    rows = [record.row(("mixed",)) for record in outcome.watcher.records]
+    rows = outcome.rows
     assert [row["clients-rejected"] for row in rows] == [1] * 8
     assert all(row["rejections"] == [{"node": "12", "clients": [1], "reason": reason}] for row in rows)
     assert outcome.predictors == [8, 8]
@@ -259,13 +311,14 @@ def test_a_node_that_is_always_wrong_sits_out(run_strategy: RunStrategy) -> None
 def test_an_update_that_moves_too_far_is_rejected(run_strategy: RunStrategy) -> None:
     grid = a_grid(sabotage=lambda sent, honest: update_of(model(1000)) if sent.node == 12 else honest)
     outcome = run_strategy(grid, strategy="fedavg", max_update_norm=2.0)
-    assert (
-        "the update moves the model by 1414.21, max-update-norm is 2" in outcome.watcher.records[0].rejections[0].reason
-    )
+    told = outcome.watcher.records[0].account.rejections[0].reason
+    assert "the update moves the model by 1414.21, max-update-norm is 2" in told
     assert outcome.predictors == [8, 8]
 
 
-@pytest.mark.parametrize(("aggregation", "expected"), [("mean", 251.75), ("median", 3.0), ("trimmed-mean", 3.0)])
+@pytest.mark.parametrize(
+    ("aggregation", "expected"), [("mean", 251.75), ("median", 3.0), ("trimmed-mean", 3.0), ("krum", 1.0)]
+)
 def test_robust_aggregation_withstands_one_liar(run_strategy: RunStrategy, aggregation: str, expected: float) -> None:
     lies = {11: 1.0, 12: 2.0, 13: 4.0, 14: 1000.0}
     grid = a_grid(sabotage=lambda sent, honest: update_of(model(lies[sent.node])), blocks=1)
@@ -287,7 +340,7 @@ def test_an_update_weighs_by_its_clients_or_its_examples(
     keys = {"strategy": "fedavg", "blocks": 1, "cycles": 1, "rounds_per_block": 1, "weighting": weighting}
     outcome = run_strategy(grid, **keys)
     assert outcome.predictors == [pytest.approx(expected)]
-    assert outcome.watcher.records[0].train_losses["mixed"] == pytest.approx(expected)
+    assert train_losses(outcome.watcher.records[0])["mixed"] == pytest.approx(expected)
 
 
 def test_orders_carry_slot_and_clients(run_strategy: RunStrategy) -> None:
@@ -300,18 +353,22 @@ def test_orders_carry_slot_and_clients(run_strategy: RunStrategy) -> None:
 def test_a_strategy_goes_on_from_any_state_as_if_never_stopped(run_strategy: RunStrategy) -> None:
     """Also from one whose round still awaits its vote."""
     whole = run_strategy(a_grid(losses=lambda order, models: (models["mixed"], 25.0)))
-    for number, state in enumerate(whole.watcher.states[:-1], 1):
+    told = 0
+    for state in whole.watcher.states[:-1]:
         rest = run_strategy(a_grid(losses=lambda order, models: (models["mixed"], 25.0)), state=state)
         assert rest.predictors == whole.predictors
-        folded = number - (state.pending is not None)
-        assert rest.watcher.records == whole.watcher.records[folded:]
-    assert any(state.pending is not None for state in whole.watcher.states)
+        strategy = state["strategy"]
+        told = strategy["trained"]["server_round"] - (strategy["pending"] is not None)
+        assert rest.rows == whole.rows[told:]
+    assert told == 7
+    assert any(state["strategy"]["pending"] is not None for state in whole.watcher.states)
 
 
 class Skipping:
     """A clock that was in block 1 when the run went on, or past the end of it."""
 
-    names, blocks, total_rounds = ("day", "night"), 2, None
+    names, total_rounds, cycles = ("0", "1"), None, 1
+    identity = RoundSchedule(2, 2).identity
 
     def __init__(self, *slots: Slot) -> None:
         self._slots = list(slots)
@@ -328,14 +385,14 @@ def test_a_round_that_awaits_its_vote_is_judged_in_its_own_block_when_the_clock_
         return (1.0, 2.0) if order.block == 0 else (2.0, 1.0)
 
     state = run_strategy(a_grid(losses=losses)).watcher.states[0]
-    assert state.pending is not None
+    assert state["strategy"]["pending"] is not None
     outcome = run_strategy(a_grid(losses=losses), state=state, schedule=Skipping(*slots))
     assert [(record.slot.block, record.chosen) for record in outcome.watcher.records] == [
         (0, "mixed"),
         *((slot.block, "separate") for slot in slots),
     ]
     assert outcome.folded == (1, len(slots))
-    assert outcome.strategy.state.pending is None
+    assert outcome.strategy.pending is None
 
 
 def test_a_round_may_be_repeated_for_days(run_strategy: RunStrategy) -> None:

@@ -1,0 +1,62 @@
+"""Seconds that a round of MC-PSGD takes with unchanged flower-supernodes, and with flower-clients on the same app.
+
+    python -m benchmarks.stock_nodes
+
+The app is a quickstart's on NumPy, of four numbers, so that what is timed is the runtime. All is on this machine, with
+TLS and keys. The first round is left out: in it nodes come online and stock ones fetch the app.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.app_fleet import AppFleet  # noqa: E402
+from benchmarks.processes import wait_until  # noqa: E402
+from perennial.common.command.flower import environment  # noqa: E402
+from tests.apps import numpy_app  # noqa: E402
+
+_SECONDS_PER_ROUND = 600
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--nodes", type=int, default=20, help="default: 20")
+    parser.add_argument("--stock-rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--rounds", type=int, default=40, help="default: 40")
+    options = parser.parse_args()
+    stock = seconds("stock", options.nodes, options.stock_rounds)
+    quick = seconds("quick", options.nodes, options.rounds)
+    print(f"{options.nodes} nodes, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
+    print("| nodes | rounds | median s | slowest s |\n|---|---|---|---|")
+    for name, found in (("flower-supernode", stock), ("flower-client --app", quick)):
+        print(f"| {name} | {len(found)} | {statistics.median(found):.2f} | {max(found):.2f} |")
+    print(f"\nflower-supernode / flower-client: {statistics.median(stock) / statistics.median(quick):.0f}")
+
+
+def seconds(kind: str, nodes: int, rounds: int) -> list[float]:
+    """Return the seconds of each round but the first."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        variables = {**environment(folder / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        fleet = AppFleet(numpy_app.write(folder / "app"), folder, nodes, Path(sys.executable).parent, variables)
+        fleet.prepare()
+        keys = numpy_app.keys(nodes=nodes, cycles=1, **{"blocks": 1, "rounds-per-block": rounds})
+        flags = ["--stock-nodes"] if kind == "stock" else []
+        with fleet.served(keys, *flags) as (server, port), fleet.connected(kind, port, numpy_app.APP):
+            wait_until(lambda: server.poll() is not None, _SECONDS_PER_ROUND * rounds, f"{rounds} rounds")
+        found = [float(row["seconds"]) for row in fleet.rows()]
+        assert len(found) == rounds, (folder / "server.log").read_text()[-3000:]
+        assert all(row["clients-answered"] == nodes for row in fleet.rows()), "some nodes did not answer"
+        return found[1:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What each contender reached on real data, with 95 % intervals over the seeds, as Markdown. Accuracies are in %."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perennial.server.report import quantities
+from perennial.server.report.columns import Evaluated
+from perennial.simulation.paper import cells, summary
+from perennial.simulation.paper.claims import MISSING
+from perennial.simulation.paper.series import Series
+from perennial.simulation.real.contenders import CONTENDERS
+
+# Student's t at 97.5 %, by the number of seeds.
+_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds, and how far its 95 % interval reaches to each side; NaN of a single seed."""
+
+    mean: float
+    reach: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        reach = _T[len(values)] * np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+        return cls(float(np.mean(values)), float(reach))
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.reach
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.reach
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" if np.isnan(self.reach) else f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
+
+    def signed(self) -> str:
+        """As text, with the signs of a difference."""
+        return f"{self.mean:+.1f}" if np.isnan(self.reach) else f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
+
+def over_a_cycle(one: Evaluated) -> float:
+    """The mean accuracy of the last cycle: what a user gets who asks at any time of it."""
+    return 100 * quantities.last_cycle(one).mean
+
+
+def latest(one: Evaluated) -> float:
+    """The accuracy after the last round."""
+    return 100 * quantities.final(one)
+
+
+def level(series: Sequence[Series], run: str, value: Callable[[Evaluated], float] = over_a_cycle) -> Interval:
+    return Interval.of([value(one.evaluated) for one in summary.of_run(series, run)])
+
+
+def difference(series: Sequence[Series], run: str, other: str) -> Interval:
+    """How much better a run is than another, seed by seed, in points of the mean over the last cycle."""
+    values = [{one.seed: over_a_cycle(one.evaluated) for one in summary.of_run(series, name)} for name in (run, other)]
+    return Interval.of([values[0][seed] - values[1][seed] for seed in sorted(values[0].keys() & values[1].keys())])
+
+
+def table(series: Sequence[Series]) -> str:
+    """Everyone who was run, with what it costs and what must be known."""
+    rows = []
+    for one in CONTENDERS:
+        if found := summary.of_run(series, one.run):
+            gain = MISSING if one.run == "fedavg" else difference(series, one.run, "fedavg").signed()
+            levels = [str(level(series, one.run)), gain, str(level(series, one.run, latest))]
+            rows.append([one.label, *levels, cells.megabytes_per_round(found), one.needs, one.costs])
+    columns = ["mean of the last cycle", "over FedAvg, points", "after the last round", "MB a round", "to be known",
+               "costs beside FedAvg's"]  # fmt: skip
+    return cells.table(["", *columns], rows)
+
+
+def sentence(series: Sequence[Series]) -> str:
+    """Say whether a predictor for each block, or a feature, or both are worth it here."""
+    needed = ("fedavg", "mm-psgd", "told-block-fedavg", "told-block-mm-psgd")
+    if missing := [run for run in needed if not summary.of_run(series, run)]:
+        return f"Not run yet: {', '.join(missing)}."
+    gain, told = difference(series, "mm-psgd", "fedavg"), difference(series, "told-block-fedavg", "mm-psgd")
+    both = difference(series, "told-block-mm-psgd", "told-block-fedavg")
+    seeds = len(summary.of_run(series, "mm-psgd"))
+    return (
+        f"**A predictor for each block is worth {gain.signed()} points against FedAvg; telling FedAvg the block "
+        f"{_against(told)} ({told.signed()}); and predictors over a model that is told "
+        f"{_beside(both)} ({both.signed()}; {seeds} seeds).**"
+    )
+
+
+def _against(told: Interval) -> str:
+    if told.low > 0:
+        return "does better than the predictors"
+    return "does not reach the predictors" if told.high < 0 else "does as well as the predictors"
+
+
+def _beside(both: Interval) -> str:
+    if both.low > 0:
+        return "add to that"
+    return "take from that" if both.high < 0 else "add nothing that these seeds show"

@@ -1,0 +1,26 @@
+"""``python -m perennial.simulation.real`` as a user meets it, and the page that it fills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perennial.simulation.real.__main__ import main
+
+
+def test_the_page_on_real_data_has_a_place_for_everything_that_is_written() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "real-data.md").read_text()
+    for name in ("chicago", "chicago sentence", "chicago state", "flights", "flights sentence", "flights state",
+                 "ends", "curves"):  # fmt: skip
+        assert f"<!-- begin {name} -->" in text
+        assert f"<!-- end {name} -->" in text
+
+
+def test_a_bad_path_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--page", "missing.md", "--collect"]) == 2
+    assert capsys.readouterr().err == "real: missing.md cannot be read and written: No such file or directory\n"
+    assert list(tmp_path.iterdir()) == []
