@@ -103,6 +103,19 @@ class RunConfig(KeyedConfig):
     )
     min_replies: float = real(0.5, "fraction of the cohort that must answer, or the round is repeated", above=0, most=1)
     round_timeout: float = real(600.0, "seconds a round waits for replies", above=0)
+    fair_time: float = real(
+        0.0,
+        "how long a deployed round that has min-replies waits for the others: times what devices took before; "
+        "0: for round-timeout",
+        least=0,
+        most=1000,
+    )
+    oversample: float = real(
+        0.0,
+        "fraction of clients that a deployed round asks beyond participation; the first to answer count",
+        least=0,
+        most=1,
+    )
     round_attempts: int = whole(10, "times a round without enough replies is tried; 0: without end", least=0)
     node_timeout: float = real(120.0, "seconds to wait for nodes to appear; 0: without end", least=0)
     on_divergence: str = word("warn", "what a loss that explodes does to the run", ("warn", "stop"))

@@ -48,7 +48,8 @@ _SECONDS_BETWEEN_CHECKPOINTS = 5.0
 # A resumed run may differ in these: they say how and where to run. Clients spread over another number of nodes are
 # averaged in another order, so `nodes` may change the last bits, and what a median over nodes is of.
 _MAY_DIFFER = {
-    "output", "nodes", "gpus-per-worker", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every",
+    "output", "nodes", "gpus-per-worker", "round-timeout", "fair-time", "node-timeout", "round-attempts",
+    "checkpoint-every",
 }  # fmt: skip
 
 
