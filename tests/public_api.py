@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def _members(of: type) -> set[str]:
 
 
 def _signature(of: Any) -> str:
-    return str(inspect.signature(of))
+    # A default that is a function shows where it lies in memory.
+    return re.sub(r"<.*? at 0x\w+>", "…", str(inspect.signature(of)))
 
 
 if __name__ == "__main__":
