@@ -60,5 +60,5 @@ def test_the_library_is_typed() -> None:
 
 def test_the_examples_of_the_readme_run() -> None:
     found = doctest.testfile(str(ROOT / "README.md"), module_relative=False, encoding="utf-8")
-    assert found.attempted > 5
+    assert found.attempted >= 5
     assert found.failed == 0
