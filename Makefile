@@ -94,6 +94,11 @@ canary: $(VENV)/dev ## the library and the quick runtime with flwr 1.42, then wi
 test-cluster: $(VENV)/dev ## a Ray cluster of two raylets, one of which dies in mid-run, and a third one that joins
 	$(BIN)/pytest -q -m "slow or not slow" tests/simulation/test_machines.py
 
+test-predict: $(VENV)/dev ## every export, 20,000 requests beside 200 publications, KServe's client, 300 odd requests a route
+	$(BIN)/pytest -q -m slow tests/server/predict
+	SCHEMA_EXAMPLES=300 $(BIN)/pytest -q tests/server/predict/serving/test_schema.py
+	$(BIN)/python -m tests.server.predict.serving.storm
+
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000
 

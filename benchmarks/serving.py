@@ -24,11 +24,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import orjson
+import torch
 
 from perennial.common.cycle.schedule import Slot
 from perennial.common.data.examples import Signature
 from perennial.common.task import models
+from perennial.server.predict.loading import load_predictor
+from perennial.server.predict.predictor_network import PredictorNetwork
 from perennial.server.predict.publishing import ModelSpec, Publication, publish
+from perennial.server.predict.serving import tensors
 
 CONNECTIONS, EXAMPLES = (1, 8, 64), (1, 32)
 SIDES = {
@@ -184,7 +188,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn (default: 2)")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each side and setting (default: 3)")
+    parser.add_argument("--where", action="store_true", help="only say where a request's time goes")
     arguments = parser.parse_args()
+    if arguments.where:
+        return where()
     print(
         f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; {arguments.repeats} turns of {arguments.seconds:g} s\n"
     )
@@ -199,6 +206,29 @@ def main() -> None:
         for connections in CONNECTIONS:
             for count, body in bodies().items():
                 compare(all_sides, connections, count, body, arguments)
+
+
+def where(repeats: int = 100) -> None:
+    """Print the CPU of each step of a request in our server, without HTTP."""
+    with TemporaryDirectory() as folder:
+        publish(Path(folder), publication())
+        network = PredictorNetwork.of(load_predictor(folder, block="day"))
+    torch.set_num_threads(1)
+    print("| examples | bytes | JSON ms | numbers ms | network ms | answer ms |\n|---|---|---|---|---|---|")
+    for count, body in bodies().items():
+        spent = np.zeros(4)
+        for _ in range(repeats):
+            marks = [time.thread_time()]
+            asked = tensors.read_request(body, None)
+            marks.append(time.thread_time())
+            x = tensors.examples(asked, network.signature, 4096)
+            marks.append(time.thread_time())
+            outputs = network.outputs(x)
+            marks.append(time.thread_time())
+            tensors.answer({}, asked, {"output": outputs[0]})
+            marks.append(time.thread_time())
+            spent += np.diff(marks)
+        print(f"| {count} | {len(body)} | " + " | ".join(f"{one / repeats * 1e3:.3f}" for one in spent) + " |")
 
 
 def compare(all_sides: list[Side], connections: int, count: int, body: bytes, arguments: argparse.Namespace) -> None:

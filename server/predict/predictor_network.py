@@ -96,5 +96,5 @@ def _described(model: Mapping[str, Any] | None) -> tuple[Task, Signature, nn.Mod
         network = models.build(model["name"], tuple(model["shape"]), model["classes"])
         return ready.classification, signature, network
     task = ready.open_task(model["task"])
-    signature = replace(read_signature(dict(model), Path("manifest.json")), told=model["told"])
+    signature = replace(read_signature(dict(model), Path("manifest.json")), told=model.get("told", ""))
     return task, signature, ready.build(task, signature, model["name"])
