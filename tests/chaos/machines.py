@@ -89,7 +89,7 @@ def patiently(start: Callable[[], T]) -> T:
 class Seer:
     """A worker that says which GPUs it sees instead of where it is."""
 
-    def __init__(self, search_path: list[str], gpus: float) -> None:
+    def __init__(self, here: str, gpus: float, app: str) -> None:
         from perennial.simulation.workers import Worker
 
         Worker.see_gpus(gpus)
