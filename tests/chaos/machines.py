@@ -26,8 +26,8 @@ from perennial.common.command.console import log_to_console
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Run, prepare
-from perennial.server.run.state import RoundRecord
 from perennial.server.run.training import train
+from perennial.server.strategies.record import FoldedRound
 from perennial.simulation.cluster import connected, hush
 from tests.chaos.kill import compare
 from tests.processes import descendants, kill, wait_until
@@ -119,7 +119,7 @@ class Turns:
         self.died: dict[str, int] = {}
         self.joined: dict[str, int] = {}
 
-    def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         done = record.slot.server_round
         self.lived.append((done, self._grid.homes()))
         if done not in self._rounds:
