@@ -28,11 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.processes import running, wait_until  # noqa: E402
-from perennial.common import shards  # noqa: E402
+from perennial.common.command.config import RunConfig  # noqa: E402
 from perennial.common.command.flower import command, environment, free_port  # noqa: E402
+from perennial.common.data import shards  # noqa: E402
 from perennial.common.data.datasets import Described, Shard  # noqa: E402
 from perennial.common.data.examples import Signature  # noqa: E402
-from perennial.server import stock  # noqa: E402
+from perennial.server.link import bundle, stock  # noqa: E402
 
 NODES, BLOCKS = 2, 2
 STRATEGY = {"strategy": "mc-psgd", "model": "cnn", "local-iterations": 1, "batch-size": 2, "engine": "loop"}
@@ -108,9 +109,9 @@ def stock_rounds(folder: Path, rounds: int) -> list[float]:
             node += [f'data="{folder.parent / f"node-{client}"}"', "--port", str(free_port())]
             stack.enter_context(running(node, folder / f"node-{client}.log", variables))
         app = folder / "app"
-        stock.stage(app, settings(folder, rounds))
+        bundle.stage(app, RunConfig.from_mapping(settings(folder, rounds)))
         # Flower's own grid, with its own polls.
-        server_app = app / "server" / "app.py"
+        server_app = app / "perennial" / "server" / "app.py"
         source = server_app.read_text()
         assert "EagerGrid(grid)" in source
         server_app.write_text(source.replace("EagerGrid(grid)", "grid"))

@@ -3,15 +3,22 @@
     python -m benchmarks.devices --server HOST:PORT --ca ca.crt --first 0 --count 100
 
 They train nothing: an update is the model received, moved by a little that is the device's own. Says on standard
-output when all are connected, and how many orders were answered when standard input is closed.
+output when all are connected. Standard input tells them what to do, a line each:
+
+    restart             all lose their connections and sessions at once, and come anew
+    silence FRACTION    so many of them say nothing any more, as if their network was gone
+    count               print what was counted
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,8 +30,10 @@ from flwr.app import Message, MessageType, RecordDict
 
 from perennial.client.link.connect import connect
 from perennial.client.link.failures import Refused, Unreachable
+from perennial.client.link.fleet_connection import FleetConnection
 from perennial.common.wire.chains import MIXED
 from perennial.common.wire.layout import Layout
+from perennial.common.wire.link import BEAT_EVERY
 from perennial.common.wire.orders import read_models, read_order
 from perennial.common.wire.pacing import backoff
 from perennial.common.wire.protocol import Identity, write_identity
@@ -46,27 +55,57 @@ class Devices:
         self._address, self._ca, self._seconds = address, ca, seconds
         self.stop = threading.Event()
         self._lock = threading.Lock()
+        self.connections: dict[int, object] = {}
+        self._busy: set[int] = set()
+        self._restarts = self._silent = 0
         self.connected = self.answered = self.dropped = self.away = 0
+
+    def restart(self) -> None:
+        """Let all devices lose what a process loses when it is killed."""
+        self._restarts += 1
+        for connection in list(self.connections.values()):
+            if isinstance(connection, FleetConnection):
+                connection._session = None
+                with contextlib.suppress(AttributeError, OSError):
+                    connection._http._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+    def beat(self) -> None:
+        """Say of every device that has an order in hand that it lives, for ever."""
+        while not self.stop.wait(BEAT_EVERY):
+            for number in list(self._busy):
+                connection = self.connections[number]
+                # A request under way says so by itself.
+                if isinstance(connection, FleetConnection) and not connection._lock.locked():
+                    with contextlib.suppress(Refused, Unreachable):
+                        connection.heartbeat()
+
+    def silence(self, below: int) -> None:
+        """Let the devices with a number below this answer nothing any more."""
+        self._silent = below
 
     def run(self, number: int) -> None:
         failures, known = 0, False
         while not self.stop.is_set():
-            connection, rest = None, 0.0
+            connection, rest, before = None, 0.0, self._restarts
             try:
                 connection = connect(self._address, ca=self._ca, key=key_of(number) if self._ca else None)
                 connection.activate()
+                self.connections[number] = connection
                 failures = 0
                 if not known:
                     self._count("connected")
                     known = True
                 while not self.stop.is_set():
                     if order := connection.pull():
+                        self._busy.add(number)
                         self._answer(connection, order, number)
-            except Unreachable as error:
-                rest = error.retry
-                self._count("away")
-            except Refused:
-                self._count("dropped")
+                        self._busy.discard(number)
+            except (Unreachable, Refused) as error:
+                if self._restarts > before:
+                    failures = 0
+                    continue
+                rest = getattr(error, "retry", 0.0)
+                self._count("away" if isinstance(error, Unreachable) else "dropped")
             finally:
                 if connection:
                     connection.close(unregister=False)
@@ -78,6 +117,9 @@ class Devices:
         if self._seconds and message.metadata.message_type == MessageType.TRAIN:
             self.stop.wait(self._seconds * random.uniform(0.5, 1.5))
         reply = Message(content(message, number), reply_to=message)
+        if number < self._silent:
+            self._busy.discard(number)
+            self.stop.wait()
         while not self.stop.is_set():
             try:
                 connection.push(reply, 0.1)  # type: ignore[attr-defined]
@@ -118,13 +160,22 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     devices = Devices(options.server, options.ca, options.seconds)
     start = time.monotonic()
+    threading.Thread(target=devices.beat, daemon=True).start()
     for number in range(options.first, options.first + options.count):
         threading.Thread(target=devices.run, args=(number,), daemon=True).start()
     while devices.connected < options.count:
         time.sleep(0.05)
     print(f"connected {devices.connected} in {time.monotonic() - start:.2f}", flush=True)
-    sys.stdin.read()
-    print(f"answered {devices.answered}, dropped {devices.dropped}, away {devices.away}", flush=True)
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "restart":
+            devices.restart()
+        elif word == "silence":
+            devices.silence(options.first + round(float(rest[0]) * options.count))
+        elif word == "count":
+            print(
+                json.dumps({"answered": devices.answered, "dropped": devices.dropped, "away": devices.away}), flush=True
+            )
     os._exit(0)
 
 

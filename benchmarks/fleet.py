@@ -1,9 +1,12 @@
-"""What a fleet costs its server: seconds a round, CPU and memory, by the number of devices.
+"""What a fleet costs its server: seconds a round, CPU and memory, by the number of devices; and what trouble costs.
 
     python -m benchmarks.fleet                          # 10, 100 and 1,000 devices; linear and CNN
+    python -m benchmarks.fleet --stock 10               # beside Flower's SuperLink and FedAvg, without TLS and keys
     python -m benchmarks.fleet --devices 10000 --participation 0.05
     python -m benchmarks.fleet --devices 10000 --idle 60
-    python -m benchmarks.fleet --devices 10 --stock     # Flower's SuperLink and FedAvg, without TLS and keys
+    python -m benchmarks.fleet --devices 1000 --restart
+    python -m benchmarks.fleet --devices 500 --silent 0.2
+    python -m benchmarks.fleet --devices 20 --twice
 
 A real flower-server with TLS and keys trains with MC-PSGD; devices are those of benchmarks/devices.py, in as many
 processes as there are cores, on the same machine: what they take is not the server's, but slows it down.
@@ -12,242 +15,150 @@ processes as there are cores, on the same machine: what they take is not the ser
 from __future__ import annotations
 
 import argparse
-import json
+import hashlib
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
 
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-from benchmarks.devices import BLOCKS, key_of
-from benchmarks.processes import family, running, wait_until
-from perennial.common.command.flower import environment, free_port
-
-ROOT = Path(__file__).resolve().parents[1]
-MODELS = {"linear": "64", "cnn": "3x32x32"}
-MEGA = 1e6
-
-
-@dataclass
-class Usage:
-    """Of a process and all that it started: CPU seconds, and memory over time."""
-
-    pid: int
-    samples: list[tuple[float, float]] = field(default_factory=list)
-
-    def cpu(self) -> float:
-        return sum(_cpu(pid) for pid in family(self.pid))
-
-    def memory(self) -> float:
-        """Return the resident bytes now."""
-        return sum(_resident(pid) for pid in family(self.pid))
-
-    def watch(self, stop: threading.Event) -> None:
-        while not stop.wait(0.1):
-            self.samples.append((time.time(), self.memory()))
-
-    def most(self, since: float) -> float:
-        return max((size for moment, size in self.samples if moment >= since), default=0.0)
-
-
-@dataclass(frozen=True)
-class Measured:
-    devices: int
-    model: str
-    link: str
-    connected: float
-    round: float
-    slowest: float
-    cpu: float
-    memory: float
-    growth: float
-
-    def row(self) -> str:
-        cells = (f"{self.devices:,}", self.model, self.link, f"{self.connected:.1f}", f"{self.round:.2f}",
-                 f"{self.slowest:.2f}", f"{self.cpu:.2f}", f"{self.memory:.0f}", f"{self.growth:.0f}")  # fmt: skip
-        return "| " + " | ".join(cells) + " |"
-
+from benchmarks.fleet_lab import MEGA, MODELS, Fleet, Lab, commit, lab, table_row
+from benchmarks.processes import wait_until
 
 HEAD = (
-    "| devices | model | link | all in, s | round, s | slowest, s | server CPU s a round | server MB | grows by MB |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| devices | model | link | all in, s | round, s | slowest, s | server CPU s a round | server MB | grows by MB "
+    "| refused |\n|---|---|---|---|---|---|---|---|---|---|"
 )
+TROUBLE = (
+    "| devices | model | trouble | a normal round, s | that round, s | answered | the next one, s | answered |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+# Rounds before trouble begins.
+_NORMAL = 5
 
 
 def main() -> None:
+    options = _options()
+    print(f"commit {commit()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, TLS, P-384 keys\n")
+    if options.idle:
+        for devices in options.devices:
+            print(idle(Fleet(devices, workers=options.workers), options.idle), flush=True)
+    elif options.twice:
+        for devices in options.devices:
+            print(twice(_fleet(options, devices, options.model[0])), flush=True)
+    elif options.restart or options.silent:
+        print(TROUBLE, flush=True)
+        for model in options.model:
+            for devices in options.devices:
+                print(trouble(_fleet(options, devices, model), options.silent), flush=True)
+    else:
+        print(HEAD, flush=True)
+        for model in options.model:
+            for devices in options.devices:
+                print(measure(_fleet(options, devices, model)), flush=True)
+            for devices in options.stock:
+                print(measure(_fleet(options, devices, model, stock=True)), flush=True)
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+
+
+def measure(fleet: Fleet) -> str:
+    """Return what rounds with so many devices cost, the first one left out."""
+    with lab(fleet) as made, made.usage.watched():
+        connected = made.connected()
+        # All are in, and are asked who they are.
+        start, before = time.time(), made.usage.memory()
+        made.wait_for_rows(1, 900)
+        cpu = made.usage.cpu()
+        made.wait_for_rows(fleet.rounds - 1)
+        rows = made.rows()[1:]
+        cpu = (made.usage.cpu() - cpu) / len(rows)
+        seconds = [row["seconds"] for row in rows]
+        growth = made.usage.most(start) - before
+        refused = made.counts()["dropped"]
+    title = "stock, fedavg" if fleet.stock else "perennial, mc-psgd"
+    times = f"{connected:.1f}", f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", f"{cpu:.2f}"
+    return table_row(
+        f"{fleet.devices:,}", fleet.model, title, *times, f"{before / MEGA:.0f}", f"{growth / MEGA:.0f}", refused
+    )
+
+
+def idle(fleet: Fleet, seconds: float) -> str:
+    """Return what devices cost that wait for a run which never begins."""
+    with lab(Fleet(fleet.devices, workers=fleet.workers, nodes=fleet.devices + 1)) as made:
+        connected = made.connected()
+        said = f"{fleet.devices} of {fleet.devices + 1} are here"
+        wait_until(lambda: said in made.log(), 900, "all to say who they are")
+        # Long enough for all to wait, each for its own time.
+        time.sleep(min(60.0, seconds))
+        cpu = made.usage.cpu()
+        time.sleep(seconds)
+        share = (made.usage.cpu() - cpu) / seconds
+        refused = made.counts()["dropped"]
+        return (
+            f"{fleet.devices:,} devices: all in after {connected:.1f} s, {refused} refused; waiting they cost "
+            f"{100 * share:.1f} % of a core and {made.usage.memory() / MEGA:.0f} MB"
+        )
+
+
+def trouble(fleet: Fleet, silent: float) -> str:
+    """Return what a round takes in whose midst all devices restart, or a fraction falls silent, and the next one."""
+    with lab(fleet) as made:
+        made.connected()
+        made.wait_for_rows(_NORMAL, 900)
+        normal = statistics.median(row["seconds"] for row in made.rows()[1:])
+        _in_mid_round(made, normal)
+        made.tell(f"silence {silent}" if silent else "restart")
+        struck = len(made.rows())
+        made.wait_for_rows(struck + 2)
+        that, following = made.rows()[struck : struck + 2]
+    return table_row(f"{fleet.devices:,}", fleet.model, f"{silent:.0%} silent" if silent else "all restart",
+                f"{normal:.2f}", f"{that['seconds']:.2f}", f"{that['clients-answered']:g}",
+                f"{following['seconds']:.2f}", f"{following['clients-answered']:g}")  # fmt: skip
+
+
+def twice(fleet: Fleet) -> str:
+    """Return whether the same training leaves the same predictors when it is deployed again, with late answers."""
+    left = []
+    for seconds in (0.0, max(fleet.seconds, 0.2)):
+        # Whom the seed draws takes part, however late.
+        with lab(replace(fleet, seconds=seconds, keys=(("fair-time", 0), ("min-replies", 1)))) as made:
+            predictors = made.folder / "run" / "predictors"
+            wait_until((predictors / "manifest.json").exists, 3600, "the predictors")
+            models = sorted(predictors.glob("*.safetensors"))
+            left.append([hashlib.sha256(model.read_bytes()).hexdigest() for model in models])
+    said = "the same bits" if left[0] == left[1] and left[0] else "OTHER BITS"
+    return f"{fleet.devices} devices, {fleet.model}: {len(left[0])} predictors, deployed twice: {said}"
+
+
+def _in_mid_round(made: Lab, normal: float) -> None:
+    """Return in the midst of a round: a row is written when its round's losses are in, with the next round's."""
+    made.wait_for_rows(len(made.rows()) + 1)
+    time.sleep(normal / 2)
+
+
+def _fleet(options: argparse.Namespace, devices: int, model: str, *, stock: bool = False) -> Fleet:
+    return Fleet(
+        devices, model, options.rounds, options.participation, options.workers, stock=stock, seconds=options.seconds
+    )
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--model", nargs="+", choices=tuple(MODELS), default=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=8, help="a multiple of 4 (default: 8)")
+    parser.add_argument("--rounds", type=int, default=12, help="a multiple of 4 (default: 12)")
     parser.add_argument("--participation", type=float, default=1.0)
-    parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure waiting devices only")
-    parser.add_argument("--stock", action="store_true", help="Flower's SuperLink and FedAvg instead")
+    parser.add_argument("--seconds", type=float, default=0.0, help="that training seems to take, more or less")
+    parser.add_argument("--stock", type=int, nargs="+", default=[], metavar="DEVICES",
+                        help="measure Flower's SuperLink and FedAvg with so many as well")  # fmt: skip
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure waiting devices only")
+    which.add_argument("--restart", action="store_true", help="all devices restart in the midst of a round")
+    which.add_argument(
+        "--silent", type=float, default=0.0, metavar="FRACTION", help="of the devices, which fall silent"
+    )
+    which.add_argument("--twice", action="store_true", help="train twice, with answers in another order; compare bits")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of devices")
-    options = parser.parse_args()
-    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, P-384 keys, {'no ' if options.stock else ''}TLS\n")
-    if options.idle:
-        for devices in options.devices:
-            print(idle(devices, options.idle, options.workers), flush=True)
-        return
-    print(HEAD, flush=True)
-    for model in options.model:
-        for devices in options.devices:
-            print(measure(devices, model, options).row(), flush=True)
-
-
-def measure(devices: int, model: str, options: argparse.Namespace) -> Measured:
-    """Return what rounds with so many devices cost, the first one left out."""
-    with fleet(devices, model, options.rounds, options.participation, options.workers, options.stock) as (
-        usage,
-        folder,
-    ):
-        connected = max(wait_for_connections(folder, options.workers))
-        stop = threading.Event()
-        threading.Thread(target=usage.watch, args=(stop,), daemon=True).start()
-        metrics = folder / "run" / "metrics.jsonl"
-        wait_until(lambda: rows(metrics), 900, "the first round")
-        cpu, start, before = usage.cpu(), time.time(), usage.memory()
-        wait_until(lambda: len(rows(metrics)) >= options.rounds - 1, 3600, f"{options.rounds} rounds")
-        done = len(rows(metrics)) - 1
-        cpu = (usage.cpu() - cpu) / done
-        stop.set()
-        seconds = [row["seconds"] for row in rows(metrics)[1:]]
-        growth = usage.most(start) - before
-        title = "stock, fedavg" if options.stock else "perennial, mc-psgd"
-        return Measured(
-            devices,
-            model,
-            title,
-            connected,
-            statistics.median(seconds),
-            max(seconds),
-            cpu,
-            before / MEGA,
-            growth / MEGA,
-        )
-
-
-def idle(devices: int, seconds: float, workers: int) -> str:
-    """Return what devices cost that wait for a run which never begins."""
-    with fleet(devices, "linear", 4, 1.0, workers, False, nodes=devices + 1) as (usage, folder):
-        connected = max(wait_for_connections(folder, workers))
-        log = folder / "server.log"
-        wait_until(lambda: f"{devices} of {devices + 1} are here" in log.read_text(), 600, "all to say who they are")
-        # Long enough for all to wait, each for its own time.
-        time.sleep(min(60.0, seconds))
-        cpu = usage.cpu()
-        time.sleep(seconds)
-        share = (usage.cpu() - cpu) / seconds
-        return (
-            f"{devices:,} devices: all in after {connected:.1f} s; waiting they cost {100 * share:.1f} % of a core and "
-            f"{usage.memory() / MEGA:.0f} MB"
-        )
-
-
-@contextmanager
-def fleet(
-    devices: int, model: str, rounds: int, participation: float, workers: int, stock: bool, *, nodes: int = 0
-) -> Iterator[tuple[Usage, Path]]:
-    """A server and its devices; yields the server's usage and the folder of both."""
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder, port = Path(name), free_port()
-        variables = {**environment(folder / "flwr"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        keys = {
-            "strategy": "fedavg" if stock else "mc-psgd", "model": model, "shape": MODELS[model], "classes": 10,
-            "blocks": BLOCKS, "nodes": nodes or devices, "cycles": 2, "rounds-per-block": rounds // 4,
-            "participation": participation, "output": folder / "run", "local-iterations": 1,
-        }  # fmt: skip
-        flags = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
-        command = [
-            sys.executable,
-            "-m",
-            "perennial.server.cli",
-            "--state-dir",
-            str(folder),
-            "--port",
-            str(port),
-            *flags,
-        ]
-        security: list[str] = []
-        if stock:
-            command += ["--insecure", "--runtime", "stock"]
-        else:
-            make_keys(folder, devices)
-            command += [
-                "--tls-cert",
-                str(folder / "tls" / "server.crt"),
-                "--tls-key",
-                str(folder / "tls" / "server.key"),
-            ]
-            security = ["--ca", str(folder / "tls" / "ca.crt")]
-        server = stack.enter_context(running(command, folder / "server.log", variables))
-        wait_until(lambda: "listening on" in (folder / "server.log").read_text(), 300, "the server")
-        for worker in range(workers):
-            first, last = (devices * part // workers for part in (worker, worker + 1))
-            line = [sys.executable, "-m", "benchmarks.devices", "--server", f"127.0.0.1:{port}", *security,
-                    "--first", str(first), "--count", str(last - first)]  # fmt: skip
-            stack.enter_context(piped(line, folder / f"devices-{worker}.log", variables))
-        yield Usage(server.pid), folder
-
-
-@contextmanager
-def piped(command: list[str], log: Path, variables: dict[str, str]) -> Iterator[None]:
-    """Run a command until the end of the block; it sees it by the end of its input."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=variables, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.communicate()
-
-
-def make_keys(folder: Path, devices: int) -> None:
-    script = ROOT / "deploy" / "certificates.sh"
-    subprocess.run([script, folder / "tls", "127.0.0.1"], check=True, stdout=subprocess.DEVNULL)
-    (folder / "nodes").mkdir()
-    for number in range(devices):
-        public = key_of(number).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        (folder / "nodes" / f"device-{number}.pub").write_bytes(public + b"\n")
-
-
-def wait_for_connections(folder: Path, workers: int) -> list[float]:
-    """Return the seconds that each process of devices took until all of its own were connected."""
-    logs = [folder / f"devices-{worker}.log" for worker in range(workers)]
-    wait_until(lambda: all("connected" in log.read_text() for log in logs), 600, "all devices to be connected")
-    return [float(log.read_text().splitlines()[0].split()[-1]) for log in logs]
-
-
-def rows(metrics: Path) -> list[dict[str, float]]:
-    try:
-        return [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-
-
-def _cpu(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _resident(pid: int) -> float:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0.0
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Seconds a round at the paper's setting, side by side in one run: stock Flower, pfl-research, and all our engines.
 
-    python -m benchmarks.rounds [--rounds 40] [--stock-rounds 5]
+    python -m benchmarks.rounds [--rounds 40] [--stock-rounds 5] [--networks token_net,gru_net] [--only-networks]
 
-100 clients, 10 steps of batch 2, the paper's CNN, data of CIFAR-10's shape. Medians, because the machine may be shared.
+100 clients, 10 steps of batch 2, the paper's CNN, data of CIFAR-10's shape; then networks that the native engine does
+not take, each beside stock Flower with the same network. Medians, because the machine may be shared.
 pfl-research is measured where PFL_PYTHON names a Python that has the package `pfl`.
 """
 
@@ -20,6 +21,7 @@ import torch
 
 from benchmarks.engines import BATCH, JUDGED, flops, sgemm
 from benchmarks.sides.setting import CLIENTS, LOCAL_ITERATIONS, data_file
+from benchmarks.sides.wide import OTHERS
 from perennial.common.task import models
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +29,13 @@ ROOT = Path(__file__).parent.parent
 
 def main() -> None:
     arguments = _parse()
+    if not arguments.only_networks:
+        _papers(arguments)
+    _others(arguments)
+
+
+def _papers(arguments: argparse.Namespace) -> None:
+    """The paper's network, on every engine."""
     peak = _peak()
     forward, backward = flops(models.build("cnn", (3, 32, 32), 10))
     step = BATCH * (forward + backward) * CLIENTS * LOCAL_ITERATIONS
@@ -41,9 +50,6 @@ def main() -> None:
         rounds = arguments.rounds if engine == "native" else arguments.stock_rounds
         for strategy, work in (("mm-psgd", mixed), ("mc-psgd", both)):
             rows.append((f"{engine}, {strategy}", _ours(engine, strategy, rounds), work))
-    for engine in ("loop", "stacked"):
-        seconds = _ours(engine, "mm-psgd", arguments.stock_rounds, "benchmarks.sides.wide:gelu_net")
-        rows.append((f"{engine}, mm-psgd, GELU net", seconds, mixed))
     print(f"machine: {os.cpu_count()} cores, sgemm {peak:.0f} GFLOP/s")
     print(f"{'':28} {'s/round':>9} {'x stock':>8} {'GFLOP/s':>9} {'of peak':>8}")
     for name, seconds, work in rows:
@@ -51,11 +57,27 @@ def main() -> None:
         print(f"{name:28} {seconds:9.4f} {stock / seconds:8.1f} {rate:9.1f} {rate / peak:8.1%}", flush=True)
 
 
-def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn") -> float:
+def _others(arguments: argparse.Namespace) -> None:
+    """Each other network: mm-psgd on every engine that takes it, and on the one that auto takes."""
+    print(f"{'':28} {'s/round':>9} {'x stock':>8} {'x loop':>8}")
+    for name in arguments.networks.split(","):
+        takes_tokens = OTHERS[name][1]
+        data = "benchmarks.sides.texts:Texts" if takes_tokens else str(data_file())
+        stock = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds), name)
+        loop = 0.0
+        for engine in ("stock", "loop", "stacked", "compiled", "auto"):
+            model = f"benchmarks.sides.wide:{name}"
+            seconds = stock if engine == "stock" else _ours(engine, "mm-psgd", arguments.stock_rounds, model, data)
+            loop = seconds if engine == "loop" else loop
+            ratio = f"{loop / seconds:8.1f}" if loop else f"{'':8}"
+            print(f"{name + ', ' + engine:28} {seconds:9.4f} {stock / seconds:8.1f} {ratio}", flush=True)
+
+
+def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn", data: str = "") -> float:
     settings = {
         "strategy": strategy,
         "engine": engine,
-        "data": str(data_file()),
+        "data": data or str(data_file()),
         "model": model,
         "clients": CLIENTS,
         "labels-per-block": 8,
@@ -70,7 +92,7 @@ def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn") -> float:
     return _run(sys.executable, "benchmarks.sides.perennial", json.dumps(settings))
 
 
-def _run(python: str, module: str, argument: str) -> float:
+def _run(python: str, module: str, *arguments: str) -> float:
     """Return the median seconds a round that a side prints as its last line."""
     # Ray would start stock Flower's workers at nice 15, and compare it with what else runs here.
     environment = {
@@ -80,12 +102,14 @@ def _run(python: str, module: str, argument: str) -> float:
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     done = subprocess.run(
-        [python, "-m", module, argument], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [python, "-m", module, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"{module} failed:\n{done.stderr[-2000:]}")
     seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(f"  {module.rpartition('.')[2]} {argument[:60]}: {len(seconds)} rounds", file=sys.stderr, flush=True)
+    chosen = [line for line in done.stderr.splitlines() if line.startswith("engine: ")]
+    what = " ".join([module.rpartition(".")[2], *(argument[:60] for argument in arguments), *chosen])
+    print(f"  {what}: {len(seconds)} rounds", file=sys.stderr, flush=True)
     return statistics.median(seconds)
 
 
@@ -98,6 +122,8 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40, help="rounds of the native engine")
     parser.add_argument("--stock-rounds", type=int, default=5, help="rounds of everything slower")
+    parser.add_argument("--networks", default=",".join(OTHERS), help=f"of the others: {', '.join(OTHERS)}")
+    parser.add_argument("--only-networks", action="store_true", help="leave out the paper's network")
     return parser.parse_args()
 
 

@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 
 from perennial.client import engines
 from perennial.client.engines.engine import Engine, Received, Work
+from perennial.client.engines.trial import load_of
 from perennial.client.hosting import Hosted, hosted
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.typed_keys import key_of
-from perennial.common.data.examples import Signature
 from perennial.common.task.models import arrays_of
 from perennial.common.task.ready import build, open_task
 from perennial.common.wire.chains import MIXED, SEPARATE
@@ -25,6 +25,8 @@ from perennial.common.wire.seeding import draw_rows
 from perennial.common.wire.updates import Losses, Update, write_losses, write_update
 
 app = ClientApp()
+# So many seeds there are for what a network draws by itself.
+_SEEDS = 2**53
 
 
 @app.query()
@@ -38,8 +40,8 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the ordered clients on both chains from the models received, and judge those where asked."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
+    engine, layout = _engine(config, node, order)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=order.report_loss)
     rates = {MIXED: config.lr_mixed, SEPARATE: config.lr_separate}
@@ -59,8 +61,8 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the received models on the ordered clients' shards."""
     config, node = _config(context), _hosted(context)
-    engine, layout = _engine(config, node.model, node.shards.signature, node.threads)
     order = read_order(message.content)
+    engine, layout = _engine(config, node, order)
     received = read_models(message.content, layout)
     work, examples = _work(order, node, config, judged=True)
     judged = engine.judge(list(received.values()), work)
@@ -89,12 +91,13 @@ def _work(order: Order, node: Hosted, config: RunConfig, *, judged: bool) -> tup
     steps = draw_rows(config.seed, "batches", order.server_round, clients, sizes, drawn)
     sampled = config.selection_examples if judged else 0
     picks = draw_rows(config.seed, "judged", order.server_round, clients, sizes, sampled)
+    seeds = draw_rows(config.seed, "network", order.server_round, clients, [_SEEDS] * len(clients), 1)
     work = []
-    for (client, shard), step, pick in zip(shards.items(), steps, picks, strict=True):
+    for (client, shard), step, pick, seed in zip(shards.items(), steps, picks, seeds, strict=True):
         whole = np.broadcast_to(shard.rows, (config.local_iterations, len(shard.rows)))
         batches = shard.rows[step].reshape(config.local_iterations, -1) if config.batch_size else whole
         rows = shard.rows[pick] if 0 < sampled < len(shard.rows) else shard.rows if judged else shard.rows[:0]
-        work.append(Work(client, shard.x, shard.y, batches, rows))
+        work.append(Work(client, shard.x, shard.y, batches, rows, int(seed[0])))
     return work, sum(sizes)
 
 
@@ -124,9 +127,21 @@ def _parsed(items: tuple[tuple[str, UserConfigValue], ...]) -> RunConfig:
     return RunConfig.from_mapping({key: value for key, value in items if key in known})
 
 
-@lru_cache(maxsize=4)
-def _engine(config: RunConfig, model: str, signature: Signature, threads: int) -> tuple[Engine, Layout]:
-    opened = open_task(config.task)
-    network = build(opened, signature, model)
-    gpu = config.gpus_per_worker > 0
-    return engines.choose(config.engine, network, signature, threads, opened, gpu=gpu), Layout.of(arrays_of(network))
+# A process serves one run at a time, which has one engine.
+_made: dict[tuple[object, ...], tuple[Engine, Layout]] = {}
+
+
+def _engine(config: RunConfig, node: Hosted, order: Order) -> tuple[Engine, Layout]:
+    """Return the engine, made at the first order: what that asks for is what `auto` tries engines on."""
+    signature = node.shards.signature
+    key = (config.engine, config.task, node.model, signature, node.threads, config.gpus_per_worker)
+    if key not in _made:
+        task = open_task(config.task)
+        network = build(task, signature, node.model)
+        hosted = set(node.clients)
+        load = load_of(node.shards, [client for client in order.clients if client in hosted], config)
+        gpu = config.gpus_per_worker > 0
+        engine = engines.choose(config.engine, network, signature, node.threads, task, load, gpu=gpu)
+        _made.clear()
+        _made[key] = engine, Layout.of(arrays_of(network))
+    return _made[key]

@@ -78,6 +78,7 @@ def _check_listener(arguments: argparse.Namespace) -> None:
 
 def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
+    from perennial.server.cohort.patience import Patience
     from perennial.server.link.bundle import bundled
     from perennial.server.link.eager_grid import Stopped
     from perennial.server.link.fleet_run import open_run
@@ -90,8 +91,18 @@ def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     keyed = not (arguments.insecure or arguments.any_node)
     # A stock node asks for the app before it answers anything.
     bundle = bundled(config, arguments.state_dir.absolute() / "app") if arguments.stock_nodes else b""
-    offer = PredictorOffer(job.folder)
-    fleet = open_run(job.told, keyed=keyed, bundle=bundle, cert=arguments.tls_cert, stop=signals.stop, offer=offer)
+    patience = (
+        Patience(config.fair_time, config.min_replies, config.oversample) if isinstance(config, RunConfig) else None
+    )
+    fleet = open_run(
+        job.told,
+        keyed=keyed,
+        bundle=bundle,
+        cert=arguments.tls_cert,
+        stop=signals.stop,
+        offer=PredictorOffer(job.folder),
+        patience=patience,
+    )
     keys = KeyFolder(arguments.state_dir / "nodes", fleet.registry)
     listener = Listener(fleet.app, arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)
     if keyed:

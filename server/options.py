@@ -15,9 +15,9 @@ from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import AUTO, key_of
 
-# A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise.
+# A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise; but not for stragglers.
 # And its updates come from strangers' machines.
-DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0, "max-update-norm": AUTO}
+DEPLOYED: Mapping[str, object] = {"node-timeout": 0.0, "round-attempts": 0, "fair-time": 1.5, "max-update-norm": AUTO}
 # What an experiment file may say beside the keys of a run.
 _TITLE, _RUNS = "title", "runs"
 

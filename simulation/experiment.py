@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import prod
 from pathlib import Path
@@ -67,7 +67,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 def experiment_of(described: DescribedRuns) -> Experiment:
     """Return the experiment of the project's own app that a file describes."""
-    runs = named_runs(described, RunConfig.from_mapping)
+    runs = named_runs(described, lambda values: _simulated(RunConfig.from_mapping(values)))
     return Experiment(described.title, described.output, _passes([NamedRun(name, config) for name, config in runs]))
 
 
@@ -107,6 +107,11 @@ def describe(path: Path, overrides: Sequence[str] = ()) -> DescribedRuns:
         for run in runs
     ]
     return DescribedRuns(path, title, output, tuple(entries))
+
+
+def _simulated(config: RunConfig) -> RunConfig:
+    """Return a configuration whose cohorts are whole: nobody is late in a simulation."""
+    return replace(config, oversample=0.0)
 
 
 def _output(value: object, path: Path) -> Path:

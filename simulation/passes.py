@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -10,8 +11,11 @@ from pathlib import Path
 from perennial.client.engines import choose
 from perennial.client.engines.native import NativeEngine
 from perennial.client.engines.told_native import ToldNativeEngine
+from perennial.client.engines.trial import load_of
 from perennial.common.command import places
+from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
+from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.checking import check_data
 from perennial.common.task import ready
 from perennial.common.task.models import arrays_of
@@ -36,6 +40,7 @@ def run_experiment(experiment: Experiment, *, resume: bool, overwrite: bool, ver
     for one in passes:
         if one.config.nodes > one.config.clients:
             raise InputError(f"nodes must be at most the {one.config.clients} clients, got {one.config.nodes}")
+    passes = [with_engine(one, anew=overwrite) for one in passes]
     waiting = [left for one in passes if (left := _unfinished(one) if resume else one).runs]
     if not overwrite:
         for one in waiting:
@@ -63,6 +68,28 @@ def _run_passes(passes: Sequence[Pass], *, resume: bool, verbose: bool) -> None:
             grid.begin(nodes, config.to_mapping())
             progress, right = TerminalProgress(names), _right(one)
             train(one, grid, nodes=nodes, resume=resume, eager=False, progress=progress, right=right)
+
+
+def with_engine(one: Pass, *, anew: bool) -> Pass:
+    """Return the pass with the engine of all its workers, which is kept with the runs: each worker might choose other.
+
+    A run that is there keeps its engine, unless it begins ``anew``: timing must not change a bit of it.
+    """
+    config = one.config
+    if config.engine != AUTO:
+        return one
+    kept = {run.folder.config().get("engine") for run in one.runs} & set(ENGINES)
+    if len(kept) == 1 and not anew:
+        name = str(kept.pop())
+    else:
+        nodes = config.nodes or min(os.cpu_count() or 1, config.clients)
+        hosted = one.shards.clients[::nodes]
+        # What is quick on a worker's GPU, this process without one cannot try.
+        gpu = config.gpus_per_worker > 0
+        some = hosted[: max(1, round(config.participation * len(hosted)))]
+        load = None if gpu else load_of(one.shards, some, config)
+        name = choose(AUTO, one.network, one.shards.signature, task=one.task, load=load, gpu=gpu).name
+    return replace(one, runs=tuple(replace(run, config=replace(run.config, engine=name)) for run in one.runs))
 
 
 def _right(one: Pass) -> Right:

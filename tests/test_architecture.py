@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "server.run": ("common", "server.psgd", "server.cohort", "server.strategies", "server.predict"),
     "server.report": ("common", "server.run.metrics"),
     "server.predict": ("common", "server.run", "server.link"),
-    "server.link": ("common", "server.run"),
+    "server.link": ("common", "server.cohort", "server.run"),
 }
 # Each side has its app, its command line and its end of the link: one word for one thing, seen from several sides.
 SHARED_NAMES = {"app", "cli", "link", "__main__"}

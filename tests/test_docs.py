@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,3 +31,12 @@ def test_the_check_sees_what_it_looks_for() -> None:
     text = (ROOT / "README.md").read_text()
     assert "common/cycle/schedule.py" in PATH.findall(text)
     assert "perennial.common.task" in MODULE.findall(text)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_of_the_packages_is_there(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("perennial"):
+            home = import_module(str(node.module))
+            gone = [one.name for one in node.names if not hasattr(home, one.name)]
+            assert [name for name in gone if find_spec(f"{node.module}.{name}") is None] == []

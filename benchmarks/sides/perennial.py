@@ -26,6 +26,7 @@ from perennial.server.run.prepare import Run, prepare
 from perennial.server.run.training import train
 from perennial.server.strategies.record import FoldedRound
 from perennial.simulation.cluster import connected
+from perennial.simulation.passes import with_engine
 from perennial.simulation.ray_grid import RayGrid
 
 # Rounds that load data, compile and warm caches.
@@ -39,7 +40,7 @@ class Stamps:
         self.seconds: list[float] = []
         self._last: float | None = None
 
-    def round_done(self, record: FoldedRound, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         now = time.perf_counter()
         if self._last is not None and record.slot.server_round > _WARM_UP:
             self.seconds.append(now - self._last)
@@ -51,7 +52,8 @@ def rounds(settings: dict[str, object]) -> tuple[list[float], list[float]]:
     config = RunConfig.from_mapping({"eval-every": 10**6, **settings})
     stamps = Stamps()
     with tempfile.TemporaryDirectory() as folder, connected(verbose=False) as cpus, closing(RayGrid(cpus)) as grid:
-        run = prepare([Run(config, RunFolder(Path(folder)))])
+        run = with_engine(prepare([Run(config, RunFolder(Path(folder)))]), anew=True)
+        print(f"engine: {run.config.engine}", file=sys.stderr, flush=True)
         nodes = config.nodes or min(cpus, run.config.clients)
         grid.begin(nodes, run.config.to_mapping())
         train(run, grid, nodes=nodes, eager=False, progress=stamps)

@@ -10,6 +10,8 @@ import numpy as np
 from perennial.common.data.datasets import cache_folder
 
 CLIENTS, LOCAL_ITERATIONS, BATCH_SIZE, LEARNING_RATE = 100, 10, 2, 0.01
+# Of networks that take texts: the size of the vocabulary, and the length of a text.
+TOKENS, LENGTH = 256, 32
 
 
 def data_file() -> Path:

@@ -1,4 +1,9 @@
-"""Flower as its quickstart does it: FedAvg, one client a SuperNode, torch eager. Prints seconds a round as JSON."""
+"""Flower as its quickstart does it: FedAvg, one client on each SuperNode, torch eager. Prints seconds as JSON.
+
+    python -m benchmarks.sides.stock_flower ROUNDS [NETWORK]
+
+NETWORK: one of benchmarks/sides/wide.py; the paper's if none is named.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,16 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
 
-from benchmarks.sides.setting import BATCH_SIZE, CLIENTS, LEARNING_RATE, LOCAL_ITERATIONS, data_file
+from benchmarks.sides.setting import (
+    BATCH_SIZE,
+    CLIENTS,
+    LEARNING_RATE,
+    LENGTH,
+    LOCAL_ITERATIONS,
+    TOKENS,
+    data_file,
+)
+from benchmarks.sides.wide import OTHERS
 
 
 class Net(nn.Module):
@@ -35,15 +49,19 @@ class Net(nn.Module):
         return result
 
 
-def client_app(path: str) -> ClientApp:
+def network(name: str) -> nn.Module:
+    return OTHERS[name][0]((3, 32, 32), 10) if name else Net()
+
+
+def client_app(path: str, name: str) -> ClientApp:
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         place = int(context.node_config["partition-id"])
-        x, y = _shard(path, place)
-        net = Net()
+        x, y = _texts(place) if name and OTHERS[name][1] else _shard(path, place)
+        net = network(name)
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
         optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
         rows = np.random.default_rng().integers(0, len(y), (LOCAL_ITERATIONS, BATCH_SIZE))
@@ -77,7 +95,15 @@ def _shard(path: str, place: int) -> tuple[torch.Tensor, torch.Tensor]:
     return _CACHE[place]
 
 
-def main(rounds: int) -> None:
+def _texts(place: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if place not in _CACHE:
+        rng = np.random.default_rng(place)
+        texts, labels = rng.integers(0, TOKENS, (100, LENGTH)), rng.integers(0, 10, 100)
+        _CACHE[place] = torch.from_numpy(texts), torch.from_numpy(labels)
+    return _CACHE[place]
+
+
+def main(rounds: int, name: str = "") -> None:
     stamps: list[float] = []
     server = ServerApp()
 
@@ -89,14 +115,14 @@ def main(rounds: int) -> None:
 
         strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=CLIENTS)
         strategy.start(
-            grid, ArrayRecord(Net().state_dict()), rounds + 1, evaluate_fn=stamp, train_config=ConfigRecord()
+            grid, ArrayRecord(network(name).state_dict()), rounds + 1, evaluate_fn=stamp, train_config=ConfigRecord()
         )
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"include_dashboard": False}}
-    run_simulation(server, client_app(str(data_file())), CLIENTS, backend_config=resources)  # type: ignore[arg-type]
+    run_simulation(server, client_app(str(data_file()), name), CLIENTS, backend_config=resources)  # type: ignore[arg-type]
     # The first round starts the actors.
     print(json.dumps(np.diff(stamps)[1:].tolist()))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

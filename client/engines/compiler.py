@@ -34,7 +34,7 @@ def library(header: str) -> Path:
     """Return the shared library for the network that ``header`` describes, compiled unless the cache has it."""
     compiler = find()
     flags = _flags(compiler)
-    parts = [header.encode(), *_sources(), " ".join(flags).encode(), _version(compiler).encode(), _cpu().encode()]
+    parts = [header.encode(), *_sources(), " ".join(flags).encode(), _version(compiler).encode(), processor().encode()]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
     target = cache_directory() / f"{key}.so"
     if not target.exists():
@@ -100,7 +100,7 @@ def _flags(compiler: str) -> tuple[str, ...]:
 
 
 @cache
-def _cpu() -> str:
+def processor() -> str:
     """Return what the processor can do: a library made for another one must not be loaded from a shared home."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

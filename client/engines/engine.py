@@ -33,6 +33,7 @@ class Work:
 
     x: the inputs, each (n, *shape), possibly memory-mapped. y: the targets, None if there are none.
     steps: (I, B), one row a local iteration. judged: (J,), empty where no loss is asked for.
+    seed: of all that the network draws by itself, such as dropout's masks.
     """
 
     client: int
@@ -40,6 +41,7 @@ class Work:
     y: Targets
     steps: Rows
     judged: Rows
+    seed: int = 0
 
 
 @dataclass(frozen=True)

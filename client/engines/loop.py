@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from perennial.client.engines.engine import Received, Trained, Work, check_size
+from perennial.client.engines.engine import Received, Trained, Work
 from perennial.client.engines.torch_engine import PART, TorchEngine
 from perennial.common.data.partition import Rows
 from perennial.common.task.learning_task import Task
@@ -22,32 +21,36 @@ from perennial.common.wire.chains import Vector
 
 
 class LoopEngine(TorchEngine):
-    """Trains a copy of ``module``. Float buffers (running statistics) are part of the state and are averaged like it.
+    """Trains a copy of ``module``.
 
-    What a module draws (dropout) depends on the client and its rows alone, so a chain does not change with the others.
+    What a module draws (dropout) depends on the client's ``seed`` alone, so a chain does not change with the others.
     """
 
     name = "loop"
 
     def __init__(self, module: nn.Module, task: Task = classification) -> None:
-        super().__init__(task)
+        super().__init__(module, task)
         self._module = copy.deepcopy(module).to(self._device)
         self._state = list(self._module.state_dict(keep_vars=True).values())
         self._trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
 
     def _train_chain(self, chain: Received, work: Sequence[Work]) -> Trained:
         losses = self._judge_model(chain.params, work)
-        total = np.zeros(chain.params.shape, np.float64)
+        total, first = np.zeros(chain.params.shape, np.float64), chain.params
         train_losses = np.empty(len(work))
         for k, client in enumerate(work):
             self._load(chain.params)
-            with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-                torch.default_generator.manual_seed(_seed(client))
-                if self._device.type == "cuda":
-                    torch.cuda.manual_seed(_seed(client))
+            on_gpu = self._device.type == "cuda"
+            with torch.random.fork_rng(devices=[self._device] if on_gpu else []):
+                torch.default_generator.manual_seed(client.seed)
+                if on_gpu:
+                    torch.cuda.manual_seed(client.seed)
                 train_losses[k] = self._steps(client, chain.lr)
-            total += self._flat()
-        return Trained((total / len(work)).astype(np.float32), train_losses, losses)
+            trained = self._flat()
+            total += trained
+            first = trained if k == 0 else first
+        mean = (total / len(work)).astype(np.float32)
+        return Trained(self._layout.settled(mean, first), train_losses, losses)
 
     def _steps(self, client: Work, lr: float) -> float:
         self._module.train()
@@ -86,7 +89,6 @@ class LoopEngine(TorchEngine):
         return losses.mean() if reduction == "mean" else losses.sum()
 
     def _load(self, model: Vector) -> None:
-        check_size(model, sum(value.numel() for value in self._state))
         flat, at = torch.from_numpy(np.ascontiguousarray(model)), 0
         with torch.no_grad():
             for value in self._state:
@@ -94,11 +96,6 @@ class LoopEngine(TorchEngine):
                 at += value.numel()
 
     def _flat(self) -> NDArray[np.float32]:
-        flat: NDArray[np.float32] = torch.cat([value.detach().reshape(-1) for value in self._state]).cpu().numpy()
+        pieces = [value.detach().reshape(-1).float() for value in self._state]
+        flat: NDArray[np.float32] = torch.cat(pieces).cpu().numpy()
         return flat
-
-
-def _seed(client: Work) -> int:
-    digest = hashlib.blake2b(np.ascontiguousarray(client.steps, np.int64).tobytes(), digest_size=8)
-    digest.update(client.client.to_bytes(8, "little", signed=True))
-    return int.from_bytes(digest.digest(), "little") >> 1

@@ -1,11 +1,12 @@
-"""All clients of a node as one batch of models (torch.func): any module without buffers that vmap takes."""
+"""All clients of a node as one batch of models (torch.func): any module that vmap takes."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from perennial.client.engines.engine import Received, Trained, Work, check_size
+from perennial.client.engines.batch_norm import out_of_place
+from perennial.client.engines.batches import joined, of_steps
+from perennial.client.engines.engine import Received, Trained, Work
 from perennial.client.engines.network import Unsupported
 from perennial.client.engines.torch_engine import PART, TorchEngine
-from perennial.common.command.errors import InputError
 from perennial.common.task.learning_task import Batch, Task
 from perennial.common.task.local_optimisers import NUMBER_BY_NUMBER
 from perennial.common.task.ready import classification
@@ -25,78 +27,108 @@ from perennial.common.wire.chains import Vector
 # Numbers that one stack of clients may hold, counting weights, gradients and activations.
 _BUDGET = 1 << 26
 
+Arrays = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The arrays of a model by what happens to them in a step: (k, *shape) each, but those that stay: (*shape)."""
+
+    trained: Arrays
+    renewed: Arrays
+    kept: Arrays
+
 
 class StackedEngine(TorchEngine):
     """Trains clients with equal batches together.
 
-    Raises ``network.Unsupported`` for modules with buffers or shared parameters; a module that vmap refuses raises
-    torch's RuntimeError at the first step.
+    Raises ``network.Unsupported`` for a task whose optimiser is not known to work number by number; a module that vmap
+    refuses raises torch's RuntimeError at the first step.
     """
 
     name = "stacked"
 
     def __init__(self, module: nn.Module, task: Task = classification) -> None:
-        super().__init__(task)
+        super().__init__(module, task)
         if not isinstance(task.optimiser, NUMBER_BY_NUMBER):
             raise Unsupported("its task has an optimiser of its own, which may mix the clients' numbers")
-        state = module.state_dict()
         self._module = copy.deepcopy(module).to(self._device)
-        self._parameters = dict(self._module.named_parameters())
-        if list(state) != list(self._parameters):
-            extra = next(name for name in state if name not in self._parameters)
-            raise Unsupported(f"{extra} is a buffer or a shared parameter")
-        self._size = sum(value.numel() for value in state.values())
+        renewed = out_of_place(self._module)
+        state = self._module.state_dict(keep_vars=True)
+        # What several layers share stands in the state by each of its names, and is trained by the first one.
+        first: dict[int, str] = {}
+        self._owner = {name: first.setdefault(id(value), name) for name, value in state.items()}
+        own = {name: value for name, value in state.items() if self._owner[name] == name}
+        self._dtypes = {name: value.dtype for name, value in own.items()}
+        self._trained = [name for name, value in own.items() if value.requires_grad]
+        self._renewed = [name for name in own if name in renewed]
 
     def _train_chain(self, chain: Received, work: Sequence[Work]) -> Trained:
         losses = self._judge_model(chain.params, work)
-        total = np.zeros(self._size, np.float64)
+        total, first = np.zeros(self._layout.size, np.float64), chain.params
         train_losses = np.full(len(work), np.nan)
         self._module.train()
         for stack in self._stacks(work):
             trained, taken = self._steps(chain, [work[k] for k in stack])
             total += trained.double().sum(0).cpu().numpy()
             train_losses[stack] = taken
-        return Trained((total / len(work)).astype(np.float32), train_losses, losses)
+            if stack[0] == 0:
+                first = trained[0].cpu().numpy()
+        mean = (total / len(work)).astype(np.float32)
+        return Trained(self._layout.settled(mean, first), train_losses, losses)
 
     def _steps(self, chain: Received, work: Sequence[Work]) -> tuple[Tensor, NDArray[np.float64]]:
         """Return the stack's models, (k, P), and the mean losses, (k,)."""
-        stacked = self._tensor(chain.params).repeat(len(work), 1)
-        weights = self._views(stacked)
-        trainable = {name: weights[name] for name, value in self._parameters.items() if value.requires_grad}
-        fixed = {name: value[0] for name, value in weights.items() if name not in trainable}
-        optimiser = self._task.optimiser(list(trainable.values()), chain.lr)
+        parts = self._parts(chain.params, len(work))
+        optimiser = self._task.optimiser(list(parts.trained.values()), chain.lr)
         taken = torch.zeros(len(work), dtype=torch.float64, device=self._device)
+        with warnings.catch_warnings():
+            # Of operations that vmap takes one model after the other: whether it pays was tried.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            for inputs, target in of_steps(self._task, work, self._device, _BUDGET):
+                gradients, losses, renewed = self._step(parts.trained, parts.renewed, parts.kept, inputs, target)
+                for name, value in parts.trained.items():
+                    value.grad = gradients[name]
+                optimiser.step()
+                parts.renewed.update(renewed)
+                taken += losses.detach()
         iterations = len(work[0].steps)
-        for i in range(iterations):
-            batches = [self._task.batch(client.x, client.y, client.steps[i]) for client in work]
-            inputs, target = self._joined(batches, torch.stack)
-            slopes = vmap(grad_and_value(self._loss), in_dims=(0, None, 0, None if target is None else 0))
-            gradients, losses = slopes(trainable, fixed, inputs, target)
-            for name, value in trainable.items():
-                value.grad = gradients[name]
-            optimiser.step()
-            taken += losses.detach()
-        return stacked, (taken / iterations).cpu().numpy()
+        return self._flat(parts, len(work)), (taken / iterations).cpu().numpy()
+
+    def _step(
+        self, trained: Arrays, renewed: Arrays, kept: Arrays, inputs: tuple[Tensor, ...], target: Tensor | None
+    ) -> tuple[Arrays, Tensor, Arrays]:
+        """Return the gradients, the losses and the renewed buffers of every model of the stack."""
+        axes = (0, 0, None, 0, None if target is None else 0)
+        slopes = vmap(grad_and_value(self._loss, has_aux=True), in_dims=axes)
+        gradients, (losses, after) = slopes(trained, renewed, kept, inputs, target)
+        return gradients, losses, after
 
     def _loss(
-        self,
-        trainable: dict[str, Tensor],
-        fixed: dict[str, Tensor],
-        inputs: tuple[Tensor, ...],
-        target: Tensor | None,
-    ) -> Tensor:
-        return self._task.loss(functional_call(self._module, {**trainable, **fixed}, inputs), target).mean()
+        self, trained: Arrays, renewed: Arrays, kept: Arrays, inputs: tuple[Tensor, ...], target: Tensor | None
+    ) -> tuple[Tensor, Arrays]:
+        # functional_call puts into the mapping what the module has there afterwards.
+        state = {**trained, **renewed, **kept}
+        outputs = functional_call(self._module, state, inputs)
+        return self._task.loss(outputs, target).mean(), {name: state[name] for name in renewed}
 
-    def _joined(self, batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor]) -> Batch:
-        """Return the clients' batches as one, on the device."""
-        try:
-            inputs = tuple(join(list(parts)).to(self._device) for parts in zip(*(x for x, _ in batches), strict=True))
-            targets = [target for _, target in batches if target is not None]
-            return inputs, join(targets).to(self._device) if targets else None
-        except (RuntimeError, ValueError) as error:
-            raise InputError(
-                f"task {self._task.name}: its collate gives clients batches of other shapes ({error}); use engine loop"
-            ) from error
+    def _parts(self, model: Vector, count: int) -> _Parts:
+        arrays = self._arrays(model)
+        stacked = {name: arrays[name].expand(count, *arrays[name].shape).clone() for name in self._trained}
+        renewed = {name: arrays[name].expand(count, *arrays[name].shape).clone() for name in self._renewed}
+        kept = {name: value for name, value in arrays.items() if name not in stacked and name not in renewed}
+        return _Parts(stacked, renewed, kept)
+
+    def _arrays(self, model: Vector) -> Arrays:
+        """Return the arrays of a model by the names that own them."""
+        views = self._layout.views(np.ascontiguousarray(model))
+        return {name: torch.from_numpy(views[name]).to(self._device, dtype) for name, dtype in self._dtypes.items()}
+
+    def _flat(self, parts: _Parts, count: int) -> Tensor:
+        found = {name: value.expand(count, *value.shape) for name, value in parts.kept.items()}
+        found |= parts.trained | parts.renewed
+        pieces = [found[self._owner[name]].detach().reshape(count, -1).float() for name in self._layout.names]
+        return torch.cat(pieces, 1)
 
     def _stacks(self, work: Sequence[Work]) -> Iterator[list[int]]:
         """Yield clients with equal batches together, few enough at a time to bound memory."""
@@ -105,20 +137,19 @@ class StackedEngine(TorchEngine):
             shapes.setdefault(client.steps.shape, []).append(k)
         for (_, batch), clients in shapes.items():
             numbers = sum(prod(x.shape[1:]) for x in work[clients[0]].x)
-            one = 4 * self._size + 64 * batch * numbers
+            one = 4 * self._layout.size + 64 * batch * numbers
             most = max(1, _BUDGET // one)
             yield from (clients[at : at + most] for at in range(0, len(clients), most))
 
     def _judge_model(self, model: Vector, work: Sequence[Work]) -> NDArray[np.float64]:
         """Judge the rows of all clients together: they share the model."""
-        check_size(model, self._size)
         counts = np.array([client.judged.size for client in work])
         found = np.empty(counts.sum(), np.float64)
-        weights = {name: value[0] for name, value in self._views(self._tensor(model)[None]).items()}
+        weights = self._arrays(model)
         self._module.eval()
         with torch.no_grad():
             for at in range(0, len(found), PART):
-                inputs, target = self._joined(self._judged(work, at), torch.cat)
+                inputs, target = joined(self._task, self._judged(work, at), torch.cat, self._device)
                 outputs = functional_call(self._module, weights, inputs)
                 found[at : at + PART] = self._task.loss(outputs, target).cpu().numpy()
         ends = np.cumsum(counts)
@@ -134,13 +165,3 @@ class StackedEngine(TorchEngine):
                 batches.append(self._task.batch(client.x, client.y, rows))
             before += client.judged.size
         return batches
-
-    def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
-
-    def _views(self, stacked: Tensor) -> dict[str, Tensor]:
-        views, at = {}, 0
-        for name, value in self._parameters.items():
-            views[name] = stacked[:, at : at + value.numel()].view(len(stacked), *value.shape)
-            at += value.numel()
-        return views

@@ -20,7 +20,7 @@ from perennial.common.cycle.schedule import RoundSchedule, Schedule
 STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", "fedavgm", "fedadam", "fedrep", "ifca")
 # What auto stands for in max-update-norm: no number that somebody may give, and 0 is no bound.
 AUTO_NORM = -math.inf
-ENGINES = (AUTO, "native", "stacked", "loop")
+ENGINES = (AUTO, "native", "compiled", "stacked", "loop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,19 @@ class RunConfig(KeyedConfig):
     )
     min_replies: float = real(0.5, "fraction of the cohort that must answer, or the round is repeated", above=0, most=1)
     round_timeout: float = real(600.0, "seconds a round waits for replies", above=0)
+    fair_time: float = real(
+        0.0,
+        "how long a deployed round that has min-replies waits for the others: times what devices took before; "
+        "0: for round-timeout",
+        least=0,
+        most=1000,
+    )
+    oversample: float = real(
+        0.0,
+        "fraction of clients that a deployed round asks beyond participation; the first to answer count",
+        least=0,
+        most=1,
+    )
     round_attempts: int = whole(10, "times a round without enough replies is tried; 0: without end", least=0)
     node_timeout: float = real(120.0, "seconds to wait for nodes to appear; 0: without end", least=0)
     on_divergence: str = word("warn", "what a loss that explodes does to the run", ("warn", "stop"))
@@ -112,7 +125,9 @@ class RunConfig(KeyedConfig):
     gpus_per_worker: float = real(
         0.0, "GPUs of a simulation's worker, of which there is one for each CPU; 0.5: two share one", least=0, most=64
     )
-    engine: str = word(AUTO, "training engine; auto: the fastest that takes the model", ENGINES)
+    engine: str = word(
+        AUTO, "training engine; auto: the fastest that trains the model right, by a short trial", ENGINES
+    )
     seed: int = whole(0, "everything random derives from it", least=0)
     eval_every: int = whole(0, "rounds between evaluations; auto: about four a block", least=1, auto=True)
     checkpoint_every: int = whole(
@@ -123,6 +138,10 @@ class RunConfig(KeyedConfig):
     def __post_init__(self) -> None:
         for item in fields(self):
             check_range(item, getattr(self, item.name))
+        if self.strategy == "fedrep" and self.told != "none":
+            raise InputError(
+                f"fedrep keeps a last layer for each block, and takes no model that is told the {self.told}"
+            )
         if self.clock:
             ClockSpec.parse(self.clock, self.timezone)
         if self.clock_start:

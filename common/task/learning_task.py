@@ -19,6 +19,7 @@ from perennial.common.data.datasets import PIXELS
 from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.task.local_optimisers import PLAIN, Optimiser
 
+ACCURACY = "accuracy"
 # What one batch becomes: the network's inputs, and what its outputs are compared with (None if with nothing).
 Batch = tuple[tuple[Tensor, ...], Tensor | None]
 # Both take what the network gave and what it is compared with; a number for each example: (n,).
@@ -45,7 +46,10 @@ def collate(x: Inputs, y: Targets) -> Batch:
 
 @dataclass(frozen=True)
 class Score:
-    """What predictors are judged by: the mean over a test set of ``each``, which gives a number for each example."""
+    """What predictors are judged by: the mean over a test set of ``each``, which gives a number for each example.
+
+    A score that is called accuracy is a fraction, and is shown in %; any other one is shown as it is.
+    """
 
     name: str
     better: Literal["higher", "lower"]
@@ -54,6 +58,12 @@ class Score:
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):
             raise InputError(f"better of score {self.name!r} must be higher or lower, got {self.better!r}")
+        if self.name == ACCURACY and self.better != "higher":
+            raise InputError("of an accuracy, higher is better; give a score of which lower is better another name")
+
+    def shown(self, value: float) -> str:
+        """Return the mean as people read it."""
+        return f"{value:.1%}" if self.name == ACCURACY else f"{self.name} {value:.4g}"
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
-from typing import cast
+from typing import Any, cast
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from perennial.common.command.errors import InputError
 from perennial.common.command.naming import imported, is_name
+from perennial.common.wire.layout import FLOAT, MOST_WHOLE, WHOLE
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
@@ -79,14 +79,15 @@ def factory(name: str) -> Factory:
     return cast(Factory, imported("model", name))
 
 
-def build(name: str, shape: Shape, outputs: int, seed: int = 0) -> nn.Module:
+def build(name: str, shape: Shape, outputs: int, seed: int = 0, *, examples: torch.Tensor | None = None) -> nn.Module:
     """Return the network with the initial weights that ``seed`` gives, checked to fit the data.
 
     A factory is called as factory(shape, outputs) and must return a module that maps (n, *shape) to (n, outputs).
+    examples: two of them, if they are not floats.
     """
     make = factory(name)
     network = seeded(lambda: make(shape, outputs), f"model {name!r}", seed)
-    _check_output(network, name, shape, outputs)
+    _check_output(network, name, torch.zeros(2, *shape) if examples is None else examples, outputs)
     return network
 
 
@@ -104,27 +105,32 @@ def seeded(make: Callable[[], nn.Module], what: str, seed: int) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise InputError(f"{what} must return a torch nn.Module, got {type(network).__name__}")
     for key, value in network.state_dict().items():
-        if value.dtype != torch.float32:
-            raise InputError(
-                f"{what}: {key} is {value.dtype}, and only float32 can be averaged over clients "
-                "(BatchNorm counts batches in int64: use GroupNorm)"
-            )
+        _check_kind(value, f"{what}: {key}")
     return network
 
 
-def arrays_of(network: nn.Module) -> dict[str, NDArray[np.float32]]:
+def _check_kind(value: torch.Tensor, what: str) -> None:
+    """Refuse what cannot be averaged over clients, or not be kept as it is in a model's float32 vector."""
+    kind = str(value.dtype).removeprefix("torch.")
+    if kind not in (FLOAT, *WHOLE):
+        raise InputError(f"{what} is {kind}; parameters and buffers must be {FLOAT}, whole numbers or flags")
+    if kind != FLOAT and value.numel() and int(value.abs().max() if kind != "bool" else 0) > MOST_WHOLE:
+        raise InputError(f"{what} has whole numbers above {MOST_WHOLE}, the largest that every engine keeps exactly")
+
+
+def arrays_of(network: nn.Module) -> dict[str, NDArray[Any]]:
     """Return the module's state as NumPy arrays that share its memory."""
     return {key: value.detach().numpy() for key, value in network.state_dict().items()}
 
 
-def _check_output(network: nn.Module, name: str, shape: Shape, outputs: int) -> None:
+def _check_output(network: nn.Module, name: str, examples: torch.Tensor, outputs: int) -> None:
     was_training = network.training
     network.eval()
     try:
         with torch.no_grad():
-            output = network(torch.zeros(2, *shape))
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise InputError(f"model {name!r} does not take data of shape {shape}: {error}") from error
+            output = network(examples)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(f"model {name!r} does not take data of shape {tuple(examples.shape[1:])}: {error}") from error
     finally:
         network.train(was_training)
     if not isinstance(output, torch.Tensor) or output.shape != (2, outputs):

@@ -14,7 +14,7 @@ from perennial.common.command.naming import imported, is_name
 from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.examples import Inputs, Signature, Targets
 from perennial.common.task import models
-from perennial.common.task.learning_task import Batch, Score, Task, collate
+from perennial.common.task.learning_task import Batch, Score, Task, as_input, collate
 from perennial.common.task.told_network import ToldNetwork
 
 # --- classification ---------------------------------------------------------------------------------------------------
@@ -144,7 +144,8 @@ def build(task: Task, signature: Signature, model: str = AUTO, seed: int = 0) ->
             raise InputError(
                 f"model {model!r} takes one input, the data has {len(inputs)}; write a task with a network for it"
             )
-        network = models.build(model, inputs[0].shape, task.outputs(signature), seed)
+        examples = as_input(inputs[0].zeros(2))
+        network = models.build(model, inputs[0].shape, task.outputs(signature), seed, examples=examples)
         if signature.told:
             network = ToldNetwork(network, signature.told, *signature.x[-1].shape)
     task.check(network, signature)

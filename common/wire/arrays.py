@@ -19,10 +19,9 @@ from perennial.common.wire.protocol import ProtocolError
 
 def encode(vector: Vector, layout: Layout) -> ArrayRecord:
     """Return a model as the named arrays of its layout."""
-    arrays = layout.unflatten(vector.astype("<f4", copy=False))
+    arrays = {name: _little(array) for name, array in layout.unflatten(vector).items()}
     return array_record(
-        (name, Array("float32", array.shape, "numpy.ndarray", _npy_header("<f4", array.shape) + array.tobytes()))
-        for name, array in arrays.items()
+        (name, Array(array.dtype.name, array.shape, "numpy.ndarray", _npy(array))) for name, array in arrays.items()
     )
 
 
@@ -47,29 +46,38 @@ def decode(record: ArrayRecord, layout: Layout, chain: str) -> Vector:
             f"{chain}: array {odd[:80]!r} is {'missing' if odd in layout.names else 'not of this model'}"
         )
     vector = np.empty(layout.size, np.float32)
-    for name, target in layout.unflatten(vector).items():
-        target[...] = _decode_array(record[name], target.shape, f"{chain}: {name}")
+    for name, target in layout.views(vector).items():
+        target[...] = _decode_array(record[name], target.shape, layout.dtype_of[name], f"{chain}: {name}")
     if not np.isfinite(vector).all():
         raise ProtocolError(f"{chain}: the model has values that are not finite")
     return vector
 
 
-def _decode_array(array: Array, shape: tuple[int, ...], where: str) -> NDArray[np.float32]:
+def _npy(array: NDArray[Any]) -> bytes:
+    return _npy_header(array.dtype.str, array.shape) + array.tobytes()
+
+
+def _little(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _decode_array(array: Array, shape: tuple[int, ...], kind: str, where: str) -> NDArray[Any]:
     """Read .npy bytes in place; the size is checked before anything is believed."""
-    if array.stype != "numpy.ndarray" or array.dtype != "float32" or tuple(array.shape) != shape:
+    if array.stype != "numpy.ndarray" or array.dtype != kind or tuple(array.shape) != shape:
         got = f"{array.stype} {array.dtype} {tuple(array.shape)}"[:120]
-        raise ProtocolError(f"{where} must be numpy float32 {shape}, got {got}")
-    header = _npy_header("<f4", shape)
-    if len(array.data) == len(header) + 4 * math.prod(shape) and array.data.startswith(header):
-        return np.frombuffer(array.data, np.dtype("<f4"), offset=len(header)).reshape(shape)
+        raise ProtocolError(f"{where} must be numpy {kind} {shape}, got {got}")
+    expected = np.dtype(kind).newbyteorder("<")
+    header = _npy_header(expected.str, shape)
+    if len(array.data) == len(header) + expected.itemsize * math.prod(shape) and array.data.startswith(header):
+        return np.frombuffer(array.data, expected, offset=len(header)).reshape(shape)
     try:
         stream = BytesIO(array.data)
         if np.lib.format.read_magic(stream) != (1, 0):
             raise ValueError("not .npy version 1.0")
         written, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        if written != shape or fortran or dtype != np.dtype("<f4"):
+        if written != shape or fortran or dtype != expected:
             raise ValueError(f"its data is {dtype} {written}")
-        return np.frombuffer(array.data, np.dtype("<f4"), math.prod(shape), stream.tell()).reshape(shape)
+        return np.frombuffer(array.data, expected, math.prod(shape), stream.tell()).reshape(shape)
     except Exception as error:  # the header is a Python literal from outside: its parser has many ways to fail
         raise ProtocolError(f"{where} cannot be read: {str(error)[:120]}") from error
 

@@ -81,8 +81,9 @@ def flag(record: Mapping[str, Any], key: str) -> bool:
 
 def loss(record: Mapping[str, Any], key: str) -> float:
     value = record.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise ProtocolError(f"{key} must be a number in [0, {_LARGEST:g}], got {shown(value)}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST:
+        # A loss of a user's own may be below 0: that of a density, say.
+        raise ProtocolError(f"{key} must be a number in [-{_LARGEST:g}, {_LARGEST:g}], got {shown(value)}")
     return float(value)
 
 

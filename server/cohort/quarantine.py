@@ -43,7 +43,6 @@ class Quarantine:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what a checkpoint kept; JSON has made the names text."""
-        self.strikes, self.until, self.times = (
-            {int(name): int(count) for name, count in saved.get(key, {}).items()}
-            for key in ("strikes", "until", "times")
-        )
+        # A checkpoint that knows no times is older than these.
+        kept = saved["strikes"], saved["until"], saved.get("times", {})
+        self.strikes, self.until, self.times = ({int(name): int(count) for name, count in one.items()} for one in kept)

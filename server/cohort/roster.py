@@ -139,7 +139,8 @@ class Roster:
             self._held, self._clients = held, sorted(c for c, node in self._hosts.items() if node not in held)
         clients = self._clients
         if self._config.participation < 1.0 and clients:
-            count = max(1, round(self._config.participation * len(clients)))
+            wanted = self._config.participation * (1.0 + self._config.oversample)
+            count = min(len(clients), max(1, round(wanted * len(clients))))
             rng = generator(self._config.seed, "cohort", server_round, attempt)
             picks = rng.choice(len(clients), count, replace=False, shuffle=False)
             clients = sorted(clients[pick] for pick in picks.tolist())

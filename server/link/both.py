@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import Message
 
+from perennial.server.cohort.patience import Patience, Watch
 from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_app import FleetApp, Offer
 from perennial.server.link.fleet_grid import FleetGrid
@@ -28,6 +29,7 @@ def open_both(
     keyed: bool,
     certificate: bytes,
     stop: threading.Event,
+    patience: Patience | None,
     offer: Offer | None = None,
 ) -> FleetRun:
     """Return a run for both kinds of nodes. bundle: the app, which stock nodes fetch."""
@@ -40,7 +42,9 @@ def open_both(
         fleet.finish()
         stock.finish(completed=completed)
 
-    return FleetRun(BothRegistries(fleet, link), app, BothGrid(FleetGrid(fleet, stop=stop), stock.grid), finish)
+    return FleetRun(
+        BothRegistries(fleet, link), app, BothGrid(FleetGrid(fleet, stop=stop), stock.grid, patience), finish
+    )
 
 
 class BothRegistries:
@@ -63,8 +67,8 @@ class BothRegistries:
 class BothGrid(LocalGrid):
     """A Grid whose nodes are those of both."""
 
-    def __init__(self, fleet: FleetGrid, stock: LinkGrid) -> None:
-        self._fleet, self._stock = fleet, stock
+    def __init__(self, fleet: FleetGrid, stock: LinkGrid, patience: Patience | None = None) -> None:
+        self._fleet, self._stock, self._patience = fleet, stock, patience or Patience()
         self.run_id = fleet.run_id
 
     def get_node_ids(self) -> Iterable[int]:
@@ -88,24 +92,27 @@ class BothGrid(LocalGrid):
 
     def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Send orders now, and return an iterator over the replies as they come (see ``FleetGrid.stream``)."""
-        sent = {order_id for order_id in self.push_messages(list(messages)) if order_id}
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        return self._arriving(sent, deadline)
+        listed = list(messages)
+        sent = {order_id for order_id in self.push_messages(listed) if order_id}
+        return self._arriving(sent, self._patience.watch(listed), timeout)
 
     def forget(self, message_ids: Iterable[str]) -> None:
         forgotten = list(message_ids)
         self._fleet.forget(forgotten)
         self._stock.forget(forgotten)
 
-    def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
+    def _arriving(self, waiting: set[str], watch: Watch, timeout: float | None) -> Iterator[Message]:
+        begun = time.monotonic()
         try:
             while waiting:
                 replies = list(self.pull_messages(waiting))
                 for reply in replies:
                     waiting.discard(reply.metadata.reply_to_message_id)
+                    watch.heard(reply, time.monotonic() - begun)
                     yield reply
                 if not replies:
-                    if time.monotonic() >= deadline:
+                    passed = time.monotonic() - begun
+                    if min(watch.left(passed), float("inf") if timeout is None else timeout - passed) <= 0:
                         return
                     time.sleep(_POLL)
         finally:

@@ -13,6 +13,7 @@ from secrets import token_hex
 from flwr.app import Error, Message
 
 from perennial.common.wire.frame import FrameError, Packer, unpack
+from perennial.server.cohort.patience import Patience, Watch
 from perennial.server.link.eager_grid import Stopped
 from perennial.server.link.fleet import Fleet
 from perennial.server.link.fleet_state import OFFLINE, Errand
@@ -39,10 +40,12 @@ class FleetGrid(LocalGrid):
     """A Grid whose nodes are the devices that are online. For one thread, in a process that has an identity.
 
     Where ``stop`` is set, the next call raises ``Stopped``, and a round that waits for replies is abandoned.
+    patience: says when an exchange has waited long enough for those who are late.
     """
 
-    def __init__(self, fleet: Fleet, *, stop: threading.Event | None = None) -> None:
+    def __init__(self, fleet: Fleet, *, stop: threading.Event | None = None, patience: Patience | None = None) -> None:
         self._fleet, self._stop = fleet, stop or threading.Event()
+        self._patience = patience or Patience()
         self._sent: dict[str, _Sent] = {}
         # Ids are unique in all runs, and no secrets; random ones for each would cost a call of the system.
         self._names = map("-".join, zip(repeat(token_hex(8)), map(str, count()), strict=False))
@@ -66,7 +69,7 @@ class FleetGrid(LocalGrid):
         return [self._reply(order) for order in self._fleet.take(set(message_ids))]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Return the replies that came within ``timeout`` seconds (None: wait for all of them)."""
+        """Return the replies that came within ``timeout`` seconds (None: no bound), or before patience ended."""
         return list(self.stream(messages, timeout=timeout))
 
     def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
@@ -75,9 +78,9 @@ class FleetGrid(LocalGrid):
         A reply is read when it is asked for, and until then takes a bounded share of memory together with the others:
         devices whose replies find no room wait. What is still under way when the iterator is closed, is forgotten.
         """
-        sent = list(self.push_messages(messages))
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        return self._arriving(set(sent), deadline)
+        listed = list(messages)
+        sent = list(self.push_messages(listed))
+        return self._arriving(set(sent), self._patience.watch(listed), timeout)
 
     def forget(self, message_ids: Iterable[str]) -> None:
         """Drop orders, and replies to them."""
@@ -86,14 +89,18 @@ class FleetGrid(LocalGrid):
         for order_id in forgotten:
             self._sent.pop(order_id, None)
 
-    def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
+    def _arriving(self, waiting: set[str], watch: Watch, timeout: float | None) -> Iterator[Message]:
+        begun = time.monotonic()
         try:
             while waiting:
                 self._raise_if_stopped()
-                left = deadline - time.monotonic()
+                passed = time.monotonic() - begun
+                left = min(watch.left(passed), float("inf") if timeout is None else timeout - passed)
                 for order in self._fleet.take(waiting, 1, seconds=min(left, _SLICE)):
                     waiting.discard(order.id)
-                    yield self._reply(order)
+                    reply = self._reply(order)
+                    watch.heard(reply, time.monotonic() - begun)
+                    yield reply
                     break
                 else:
                     if left <= 0:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
+from perennial.server.cohort.patience import Patience
 from perennial.server.link.asgi import App
 from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_app import FleetApp, Offer
@@ -39,21 +40,26 @@ def open_run(
     cert: Path | None,
     stop: threading.Event,
     offer: Offer | None = None,
+    patience: Patience | None = None,
 ) -> FleetRun:
     """Return a run that nodes see as ``config``. keyed: nodes need a registered key. cert: the server's, for TLS.
 
     bundle: of the app, for stock nodes; without one there are none.
     offer: the predictors that devices may fetch.
+    patience: when a round has waited long enough; None: it waits for everybody.
     """
     certificate = der(cert) if cert else b""
     if bundle:
         # Only then is anything loaded of Flower but its public names.
         from perennial.server.link.both import open_both
 
-        return open_both(config, bundle, keyed=keyed, certificate=certificate, stop=stop, offer=offer)
+        return open_both(
+            config, bundle, keyed=keyed, certificate=certificate, stop=stop, offer=offer, patience=patience
+        )
     fleet = Fleet(RunFacts(config), anybody=not keyed, certificate=certificate)
     take_identity(fleet.run.id)
-    return FleetRun(fleet, FleetApp(fleet, offer=offer), FleetGrid(fleet, stop=stop), lambda _: fleet.finish())
+    grid = FleetGrid(fleet, stop=stop, patience=patience)
+    return FleetRun(fleet, FleetApp(fleet, offer=offer), grid, lambda _: fleet.finish())
 
 
 def der(cert: Path) -> bytes:

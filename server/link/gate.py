@@ -7,7 +7,7 @@ from typing import Any
 
 from perennial.server.link.asgi import App, Receive, Scope, Send
 
-# A request carries at most one batch of parts (32 MiB) or one part and its wrapping.
+# A request carries at most one part of a message and its wrapping.
 MOST_BYTES = 64 * 2**20
 
 

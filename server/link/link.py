@@ -1,8 +1,8 @@
-"""The server side of Flower without its processes: fleet API, state and grid in one interpreter.
+"""The way to stock SuperNodes: Flower's fleet API, its state and a grid in one interpreter.
 
 Stock Flower runs the ServerApp in a process of its own, behind HTTP and polls of three seconds. Here the application
-that nodes talk to is built from Flower's own fleet router alone (control and runtime APIs do not exist in it), and the
-grid reads and writes the link state that the router serves from.
+that stock nodes talk to is built from Flower's own fleet router alone (control and runtime APIs do not exist in it),
+and the grid reads and writes the link state that the router serves from. Devices of ours speak the link instead.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from perennial.server.link.link_grid import LinkGrid
 from perennial.server.link.link_state import LinkState
-from perennial.server.link.routes import Doorbell
-from perennial.server.link.routes import router as parts_router
 from perennial.server.link.stock_gate import StockGate
 
 _NODE_HEARTBEAT = 30.0
@@ -50,7 +48,6 @@ class Link:
         self.state = LinkState(federations, InMemoryObjectStore())
         _, self.factory = get_objectstore_linkstate_factories(FLWR_IN_MEMORY_DB_NAME, federations)
         self.factory.state_instance = self.state
-        self.doorbell = Doorbell()
 
     def gated(self, *, keys_required: bool) -> StockGate:
         """Return what may be reached from outside: ``app`` behind a gate that knows who sends."""
@@ -75,9 +72,7 @@ class Link:
         )
         app.state.linkstate_factory = self.factory
         app.state.enable_supernode_auth = keys_required
-        app.state.doorbell = self.doorbell
         app.include_router(health.router)
-        app.include_router(parts_router)
         app.include_router(fleet_router, dependencies=[Depends(_only_own_replies)])
         return app
 
@@ -121,11 +116,10 @@ class LinkRun:
 
     def __init__(self, link: Link, run: FlowerRun, task: int) -> None:
         self.link, self.task = link, task
-        self.grid = LinkGrid(link.state, link.doorbell, run)
+        self.grid = LinkGrid(link.state, run)
 
     def finish(self, *, completed: bool) -> None:
-        """Tell nodes that the run is over; their late replies are refused from now on, and none waits for an order."""
-        self.link.doorbell.close()
+        """Tell nodes that the run is over; their late replies are refused from now on."""
         self.link.state.finish_task(self.task, SubStatus.COMPLETED if completed else SubStatus.STOPPED, "")
 
 

@@ -21,7 +21,6 @@ from flwr.supercore.run import Run as FlowerRun
 
 from perennial.server.link.arriving import Allowance, BadReply
 from perennial.server.link.link_state import LinkState
-from perennial.server.link.routes import Doorbell
 
 LOG = logging.getLogger("perennial")
 # Between looks for orders whose node went offline.
@@ -39,8 +38,8 @@ class _Sent:
 class LinkGrid(Grid):
     """Flower's Grid, reading and writing the link state directly."""
 
-    def __init__(self, state: LinkState, doorbell: Doorbell, run: FlowerRun) -> None:
-        self._state, self._run, self._doorbell = state, run, doorbell
+    def __init__(self, state: LinkState, run: FlowerRun) -> None:
+        self._state, self._run = state, run
         self._looked = 0.0
         self._sent: dict[str, _Sent] = {}
 
@@ -79,7 +78,6 @@ class LinkGrid(Grid):
                 self._state.store_object(self._run.run_id, session, object_id, objects[object_id].deflate())
         node_id = message.metadata.dst_node_id
         self._sent[order_id] = _Sent(message, self._online_since([node_id]).get(node_id, ""))
-        self._doorbell.ring(node_id)
         return order_id
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from perennial.server.predict.versions import (
     read_manifest,
     sealed,
 )
-from perennial.server.run.files import aside, remove_partials, replace_file, sync_folder, write_new
+from perennial.server.run.files import aside, listed, patiently, remove_partials, replace_file, sync_folder, write_new
 from perennial.server.run.tree import DamagedError, keeps
 
 KEPT = 5
@@ -125,7 +125,7 @@ def publish(folder: Path, publication: Publication, *, kept: int = KEPT, durable
         # Renamed first: nobody must find half of a version, also while it goes.
         removed = aside(path_of(folder, old))
         path_of(folder, old).rename(removed)
-        shutil.rmtree(removed)
+        patiently(partial(shutil.rmtree, removed), removed)
     return number
 
 
@@ -139,7 +139,7 @@ def settle(folder: Path) -> None:
     (final / MANIFEST).unlink(missing_ok=True)
     for name in manifest["sha256"]:
         replace_file(final / name, read_file(newest, manifest, name))
-    for path in final.glob("block-*.safetensors"):
+    for path in listed(final, "block-*.safetensors"):
         if path.name not in manifest["sha256"]:
             path.unlink()
     replace_file(final / MANIFEST, sealed(manifest))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from perennial.common.command.errors import InputError, shown
 from perennial.common.wire.offer import checksum
+from perennial.server.run.files import patiently
 from perennial.server.run.tree import DamagedError
 
 FORMAT = 2
@@ -26,7 +28,7 @@ FINAL = "predictors"
 def numbers(folder: Path) -> list[int]:
     """Return the numbers of the versions that ``folder`` has, the newest last."""
     try:
-        names = [path.name for path in (folder / VERSIONS).iterdir()]
+        names = patiently(lambda: os.listdir(folder / VERSIONS), folder / VERSIONS)
     except (FileNotFoundError, NotADirectoryError):
         return []
     # What is being written or removed has another name.
@@ -102,7 +104,7 @@ def check_final(folder: Path) -> dict[str, Any]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return patiently(path.read_bytes, path)
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror or error}"
         # A file that may not be read, say, is no damage, and an older version no remedy.

@@ -6,13 +6,14 @@ Shapes: R rounds recorded, V of them evaluated, M blocks. NaN stands for what wa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perennial.common.task.divergence import Divergence, find
+from perennial.server.report.scale import ACCURACY, Scale
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -22,7 +23,10 @@ NONE, MIXED, SEPARATE = -1, 0, 1  # codes of Rounds.chosen
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """metrics.jsonl as columns of length R, named as its keys; `accuracy` is (R, M), accuracies lie in [0, 1]."""
+    """metrics.jsonl as columns of length R, named as its keys; `accuracy` is (R, M).
+
+    Accuracies lie in [0, 1]; of a task with another score, that score stands in their place (`RunResult.scale`).
+    """
 
     server_round: IntArray
     cycle: IntArray
@@ -76,6 +80,7 @@ class Evaluated:
     seconds: FloatArray  # until then
     votes: IntArray  # rounds since the evaluation before that chose between the chains
     won: IntArray  # those of them that chose the separate chain
+    scale: Scale = ACCURACY  # of the accuracies, or of the score that stands in their place
 
     def __len__(self) -> int:
         return len(self.server_round)
@@ -83,7 +88,8 @@ class Evaluated:
     def until(self, server_round: int) -> Evaluated:
         """Return the evaluations up to `server_round`."""
         kept = self.server_round <= server_round
-        return Evaluated(**{item.name: getattr(self, item.name)[kept] for item in fields(self)})
+        columns = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "scale"}
+        return replace(self, **{name: column[kept] for name, column in columns.items()})
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,7 @@ class RunResult:
     manifest: Mapping[str, object]
     rejections: tuple[RejectionRow, ...] = ()
     quarantined: Mapping[str, int] = field(default_factory=dict)  # node -> rounds it sat out
+    scale: Scale = ACCURACY
 
     @property
     def blocks(self) -> int:
@@ -158,6 +165,7 @@ class RunResult:
             seconds=np.cumsum(rounds.seconds)[places],
             votes=_since_the_one_before(rounds.votes, places),
             won=_since_the_one_before(rounds.won, places),
+            scale=self.scale,
         )
 
     @property

@@ -12,6 +12,7 @@ from perennial.server.report import drawing, markup, plots, table
 from perennial.server.report.columns import RejectionRow, RunResult
 from perennial.server.report.comparison import Comparison, compare
 from perennial.server.report.quantities import best, reach
+from perennial.server.report.scale import MISSING, shared
 from perennial.server.report.styles import styles
 
 CAPTIONS = {
@@ -58,8 +59,8 @@ def page(runs: Sequence[RunResult], title: str, images: Mapping[str, bytes]) -> 
         f"<p>{_count(len(runs), 'run')}{_differing_in(comparison)}.</p>",
         _diverged(runs),
         markup.section("Summary", _note(runs) + _summary(runs)),
-        markup.section("Cost of an accuracy", _costs(runs)),
-        *(markup.figure(name, image, CAPTIONS[name]) for name, image in images.items()),
+        markup.section(_named("Cost of an accuracy", runs), _costs(runs)),
+        *(markup.figure(name, image, _named(CAPTIONS[name], runs)) for name, image in images.items()),
         markup.section("Rejected updates", _rejected(runs)),
         markup.section("What differs", _differing(runs, comparison)),
         markup.section("Configuration" if len(runs) == 1 else "What is shared", _shared(comparison)),
@@ -68,8 +69,14 @@ def page(runs: Sequence[RunResult], title: str, images: Mapping[str, bytes]) -> 
 
 
 def targets(runs: Sequence[RunResult]) -> list[float]:
-    """Accuracies worth asking the cost of: the multiples of 5 % under the lowest and the highest of the runs' bests."""
+    """Accuracies worth asking the cost of: the multiples of 5 % under the lowest and the highest of the runs' bests.
+
+    Of another score, the runs' bests that are furthest apart themselves; none if the runs have different scores.
+    """
     bests = [best(run.evaluated) for run in runs if len(run.evaluated)]
+    scale = shared(run.scale for run in runs)
+    if not scale.in_percent:
+        return sorted({min(bests), max(bests)}) if bests and scale.better else []
     # 1e-9, as where it is reached: 0.60 / 0.05 is a little under 12 in binary.
     steps = sorted({math.floor(value / 0.05 + 1e-9) for value in bests if value in (min(bests), max(bests))})
     return [step * 5 / 100 for step in steps if step > 0]
@@ -84,10 +91,23 @@ def _diverged(runs: Sequence[RunResult]) -> str:
 def _note(runs: Sequence[RunResult]) -> str:
     if any(len(run.evaluated) for run in runs):
         return (
-            "<p>Accuracies in %: means over the blocks, each block judged on its own test set; "
+            f"<p>{escape(_heading(runs))}: means over the blocks, each block judged on its own test set; "
             "a block's column is its last one. The last cycle is the last that is whole.</p>"
         )
     return "<p>No round has been evaluated yet.</p>"
+
+
+def _heading(runs: Sequence[RunResult]) -> str:
+    scale = shared(run.scale for run in runs)
+    if not scale.better:
+        return "Scores, of which each run has its own"
+    return "Accuracies in %" if scale.in_percent else f"{scale.name.capitalize()}, of which {scale.better} is better"
+
+
+def _named(text: str, runs: Sequence[RunResult]) -> str:
+    """Return what is said of accuracy as it is said of the runs' score."""
+    name = shared(run.scale for run in runs).name
+    return text if name == "accuracy" else text.replace("an accuracy", f"a level of {name}").replace("accuracy", name)
 
 
 def _summary(runs: Sequence[RunResult]) -> str:
@@ -110,7 +130,9 @@ def _costs(runs: Sequence[RunResult]) -> str:
     if not wanted:
         return ""
     size, unit = table.unit_of(max(int(run.rounds.bytes.sum()) for run in runs))
-    head = ["run", *(f"{what} to {table.percent(goal)} %" for goal in wanted for what in ("rounds", unit, "seconds"))]
+    scale = shared(run.scale for run in runs)
+    goals = [escape(f"{scale.text(goal)}{scale.unit}") for goal in wanted]
+    head = ["run", *(f"{what} to {goal}" for goal in goals for what in ("rounds", unit, "seconds"))]
     rows = []
     for run in runs:
         row = [escape(run.name)]
@@ -118,11 +140,11 @@ def _costs(runs: Sequence[RunResult]) -> str:
             reached = (
                 (str(cost.server_round), table.amount(cost.bytes / size), table.amount(cost.seconds)) if cost else ()
             )
-            row += reached or (table.MISSING,) * 3
+            row += reached or (MISSING,) * 3
         rows.append(row)
-    return "<p>Until a mean accuracy was first measured to be at least as high; - : not reached.</p>" + markup.table(
-        head, rows
-    )
+    note = "high" if scale.better == "higher" else "low"
+    said = _named(f"Until a mean accuracy was first measured to be at least as {note}; - : not reached.", runs)
+    return f"<p>{escape(said)}</p>" + markup.table(head, rows)
 
 
 def _rejected(runs: Sequence[RunResult]) -> str:
@@ -188,7 +210,7 @@ def _shared(comparison: Comparison) -> str:
 def _value(value: object) -> str:
     """A setting as it is written in YAML."""
     if value is None:
-        return table.MISSING
+        return MISSING
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from perennial.server.report.columns import RunResult, Visit
 from perennial.server.report.drawing import FAINT, TINT, Style, legend, plain
 from perennial.server.report.quantities import final
-from perennial.server.report.table import percent, shared_block_names
+from perennial.server.report.table import shared_block_names
 
 MOST_VISITS_SHADED = 60
 MOST_NAMED_AT_LINES = 6
@@ -59,12 +59,13 @@ def name_runs(figure: Figure, axes: Axes, runs: Sequence[RunResult], look: Mappi
         return
     bottom, top = axes.get_ylim()
     values = [final(run.evaluated) for run in runs]
-    heights = apart([(100 * value - bottom) / (top - bottom) for value in values], gap=0.05)
+    places = [run.scale.factor * value for run, value in zip(runs, values, strict=True)]
+    heights = apart([(place - bottom) / (top - bottom) for place in places], gap=0.05)
     for run, x, value, height in zip(runs, last, values, heights, strict=True):
         color = look[run.name].color
         axes.annotate(
-            plain(f"{run.name}  {percent(value)} %"),
-            xy=(x, 100 * value),
+            plain(f"{run.name}  {run.scale.text(value)}{run.scale.unit}"),
+            xy=(x, run.scale.factor * value),
             xytext=(1.03, height),
             textcoords="axes fraction",
             color=color,

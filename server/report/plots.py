@@ -14,6 +14,7 @@ from perennial.server.report.columns import FloatArray, IntArray, RunResult
 from perennial.server.report.drawing import DASHES, FAINT, GRID, INK, Style, blank, dress, legend, line, plain
 from perennial.server.report.marks import name_runs, shade
 from perennial.server.report.quantities import separate_share_by_block, separate_share_in_windows
+from perennial.server.report.scale import shared
 from perennial.server.report.styles import styles
 from perennial.server.report.table import shared_block_names, unit_of
 
@@ -39,9 +40,10 @@ def draw(runs: Sequence[RunResult]) -> dict[str, Figure]:
 
 def accuracy(runs: Sequence[RunResult], look: Mapping[str, Style]) -> Figure:
     """Mean accuracy over blocks at the evaluated rounds, one line a run."""
-    figure, axes = _single("Mean accuracy over blocks", "round", "accuracy, %")
+    scale = shared(run.scale for run in runs)
+    figure, axes = _single(f"Mean {scale.name} over blocks", "round", scale.label)
     for run in runs:
-        line(axes, run.evaluated.server_round, 100 * run.evaluated.mean_accuracy, look[run.name])
+        line(axes, run.evaluated.server_round, run.scale.factor * run.evaluated.mean_accuracy, look[run.name])
     shade(axes, runs, named=True)
     name_runs(figure, axes, runs, look)
     return figure
@@ -53,7 +55,8 @@ def accuracy_per_block(runs: Sequence[RunResult], look: Mapping[str, Style]) -> 
     columns = min(len(names), 3 if len(names) in (3, 5, 6, 9) else 4 if len(names) < 9 else 5)
     rows = math.ceil(len(names) / columns)
     height = 2.5 * rows + (0.9 if rows > 1 else 1.4)
-    figure = blank(10.0 if columns > 2 else 9.0, height, "Accuracy on each block")
+    scale = shared(run.scale for run in runs)
+    figure = blank(10.0 if columns > 2 else 9.0, height, f"{scale.name.capitalize()} on each block")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for block, axes in enumerate(panels.flat):
         if block >= len(names):
@@ -63,15 +66,15 @@ def accuracy_per_block(runs: Sequence[RunResult], look: Mapping[str, Style]) -> 
         axes.set_title(plain(names[block]), loc="left", color=INK, fontsize=10)
         for run in runs:
             if block < run.blocks:
-                found = run.evaluated
-                line(axes, found.server_round, 100 * found.accuracy[:, block], look[run.name], width=1.2)
+                found, factor = run.evaluated, run.scale.factor
+                line(axes, found.server_round, factor * found.accuracy[:, block], look[run.name], width=1.2)
         shade(axes, runs, only=block)
         # The panels below the last row's end are empty: the axis is read here.
         if block + columns >= len(names):
             axes.tick_params(labelbottom=True)
             axes.set_xlabel("round", color=FAINT, fontsize=9)
         if block % columns == 0:
-            axes.set_ylabel("accuracy, %", color=FAINT, fontsize=9)
+            axes.set_ylabel(plain(scale.label), color=FAINT, fontsize=9)
     legend(figure, {run.name: look[run.name] for run in runs})
     return figure
 
@@ -104,9 +107,10 @@ def chosen(runs: Sequence[RunResult], look: Mapping[str, Style]) -> Figure:
 def bytes_to_accuracy(runs: Sequence[RunResult], look: Mapping[str, Style]) -> Figure:
     """Mean accuracy against the bytes sent down and up until then."""
     size, unit = unit_of(max(int(run.rounds.bytes.sum()) for run in runs))
-    figure, axes = _single("Accuracy for bytes sent", f"{unit} sent, down and up", "accuracy, %")
+    scale = shared(run.scale for run in runs)
+    figure, axes = _single(f"{scale.name.capitalize()} for bytes sent", f"{unit} sent, down and up", scale.label)
     for run in runs:
-        line(axes, run.evaluated.bytes / size, 100 * run.evaluated.mean_accuracy, look[run.name])
+        line(axes, run.evaluated.bytes / size, run.scale.factor * run.evaluated.mean_accuracy, look[run.name])
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
     legend(figure, {run.name: look[run.name] for run in runs})
@@ -134,9 +138,9 @@ def train_loss(runs: Sequence[RunResult], look: Mapping[str, Style]) -> Figure:
 
 
 def _single(title: str, across: str, up: str) -> tuple[Figure, Axes]:
-    figure = blank(10.0, 4.8, title)
+    figure = blank(10.0, 4.8, plain(title))
     axes = figure.subplots()
-    dress(axes, across, up)
+    dress(axes, across, plain(up))
     return figure, axes
 
 

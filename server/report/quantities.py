@@ -1,6 +1,7 @@
 """The quantities that runs are compared by, each defined here and nowhere else: pure functions of columns.
 
 The report and the paper's pages both ask here, so that one run has one number. NaN stands for what was not measured.
+Of a task with another score, that score stands where accuracy is said; `Evaluated.scale` says which is better.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def final(evaluated: Evaluated) -> float:
 
 
 def best(evaluated: Evaluated) -> float:
-    """The greatest mean accuracy of all evaluations."""
-    return float(evaluated.mean_accuracy.max()) if len(evaluated) else NAN
+    """The best mean accuracy of all evaluations: the greatest, or of a score of which less is better, the least."""
+    return float(evaluated.scale.best_of(evaluated.mean_accuracy)) if len(evaluated) else NAN
 
 
 def last_cycle(evaluated: Evaluated) -> Spread:
@@ -60,8 +61,9 @@ def last_cycle(evaluated: Evaluated) -> Spread:
 
 
 def reach(evaluated: Evaluated, target: float) -> Cost | None:
-    """What it took to first measure a mean accuracy of at least `target`, to rounding; None: never reached."""
-    places = np.flatnonzero(evaluated.mean_accuracy >= target - _ROUNDING)
+    """What it took to first measure a mean accuracy as good as `target`, to rounding; None: never reached."""
+    sign = -1.0 if evaluated.scale.better == "lower" else 1.0
+    places = np.flatnonzero(sign * evaluated.mean_accuracy >= sign * target - _ROUNDING)
     if not len(places):
         return None
     at = places[0]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from perennial.common.command.errors import InputError
 from perennial.server.report.columns import MIXED, NONE, SEPARATE, RejectionRow, Rounds, RunResult
+from perennial.server.report.scale import ACCURACY, Scale
 from perennial.server.run.metrics import read_row
 
 LOG = logging.getLogger("perennial")
@@ -62,6 +63,9 @@ def from_records(
     for key in (column.replace("_", "-") for column in _REQUIRED):
         if any(key not in record for record in records):
             raise ValueError(f"a round has no {key}")
+    scale = _scale(records)
+    if scale != ACCURACY:
+        records = [_with_score_as_accuracy(record) for record in records]
     known = config.get("blocks")
     blocks = max(
         [known if isinstance(known, int) else 1]
@@ -78,7 +82,19 @@ def from_records(
         raise ValueError("server-round must ascend; a round is there twice")
     rejections = tuple(_rejections(records))
     quarantined = Counter(str(node) for record in records for node in record.get("quarantined") or ())
-    return RunResult(name, config, Rounds(accuracy=accuracy, **columns), manifest or {}, rejections, quarantined)
+    rounds = Rounds(accuracy=accuracy, **columns)
+    return RunResult(name, config, rounds, manifest or {}, rejections, quarantined, scale)
+
+
+def _scale(records: Sequence[Mapping[str, Any]]) -> Scale:
+    """Return what the scores of the rounds are; rounds that name none have accuracies."""
+    named = next((record for record in records if "score" in record), None)
+    return ACCURACY if named is None else Scale(str(named["score"]), str(named["better"]))
+
+
+def _with_score_as_accuracy(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the record with its scores where the columns have accuracies."""
+    return {**record, "accuracy": record.get("scores"), "mean-accuracy": record.get("mean-score")}
 
 
 def _column(name: str, records: Sequence[Mapping[str, Any]]) -> NDArray[Any]:

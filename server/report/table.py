@@ -14,8 +14,8 @@ import numpy as np
 
 from perennial.server.report.columns import RunResult
 from perennial.server.report.quantities import NAN, Spread, best, final, last_cycle, reach
+from perennial.server.report.scale import MISSING, Scale, shared
 
-MISSING = "-"
 _GAP = "  "
 _LEAST_WIDTH = 40
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -30,11 +30,6 @@ class Column:
     cells: tuple[str, ...]
     best: frozenset[int] = frozenset()
     about: str = "overall"
-
-
-def percent(accuracy: float) -> str:
-    """0.6234 -> `62.3`; what was not measured -> `-`."""
-    return f"{100 * accuracy:.1f}" if np.isfinite(accuracy) else MISSING
 
 
 def unit_of(most: float) -> tuple[float, str]:
@@ -54,19 +49,24 @@ def shared_block_names(runs: Sequence[RunResult]) -> tuple[str, ...]:
 
 
 def summary(runs: Sequence[RunResult]) -> list[Column]:
-    """The summary's columns, the runs' names first. Accuracies are in %, `final` and those of blocks the last ones."""
+    """The summary's columns, the runs' names first. Accuracies are in %, `final` and those of blocks the last ones.
+
+    Runs of a task with another score have that score there, which then has no unit.
+    """
+    scales = [run.scale for run in runs]
+    unit = shared(scales).unit
     cycles = [last_cycle(run.evaluated) for run in runs]
     bests = [best(run.evaluated) for run in runs]
     first = [reach(run.evaluated, value) for run, value in zip(runs, bests, strict=True)]
     return [
         Column("run", tuple(run.name for run in runs)),
-        _accuracies("final %", [final(run.evaluated) for run in runs]),
-        _accuracies("best %", bests),
+        _scores(f"final{unit}", [final(run.evaluated) for run in runs], scales),
+        _scores(f"best{unit}", bests, scales),
         Column("at round", tuple(str(cost.server_round) if cost else MISSING for cost in first)),
-        _accuracies("last cycle %", [cycle.mean for cycle in cycles]),
-        Column("min..max", tuple(_range(cycle) for cycle in cycles)),
+        _scores(f"last cycle{unit}", [cycle.mean for cycle in cycles], scales),
+        Column("min..max", tuple(map(_range, cycles, scales))),
         *(
-            replace(_accuracies(name, [_final_on(run, block) for run in runs]), about="blocks")
+            replace(_scores(name, [_final_on(run, block) for run in runs], scales), about="blocks")
             for block, name in enumerate(shared_block_names(runs))
         ),
         Column("rounds", tuple(str(len(run.rounds)) for run in runs), about="cost"),
@@ -107,11 +107,12 @@ def show(runs: Sequence[RunResult], stream: TextIO | None = None) -> None:
     out.write(text.encode(encoding, errors="replace").decode(encoding))
 
 
-def _accuracies(heading: str, values: Sequence[float]) -> Column:
-    cells = tuple(percent(value) for value in values)
-    measured = [float(cell) for cell in cells if cell != MISSING]
+def _scores(heading: str, values: Sequence[float], scales: Sequence[Scale]) -> Column:
+    cells = tuple(scale.text(value) for scale, value in zip(scales, values, strict=True))
+    shown = {row: float(cell) for row, cell in enumerate(cells) if cell != MISSING}
     # Compared as shown: two runs that read the same are both best, and where all are, none is.
-    best = frozenset(row for row, cell in enumerate(cells) if cell != MISSING and float(cell) == max(measured))
+    top = shared(scales).best_of(shown.values()) if shown and shared(scales).better else NAN
+    best = frozenset(row for row, value in shown.items() if value == top)
     return Column(heading, cells, best if len(best) < len(cells) else frozenset())
 
 
@@ -120,8 +121,8 @@ def _bytes(direction: str, totals: Sequence[int]) -> Column:
     return Column(f"{unit} {direction}", tuple(amount(total / size) for total in totals), about="cost")
 
 
-def _range(cycle: Spread) -> str:
-    return f"{percent(cycle.least)}..{percent(cycle.most)}" if np.isfinite(cycle.mean) else MISSING
+def _range(cycle: Spread, scale: Scale) -> str:
+    return f"{scale.text(cycle.least)}..{scale.text(cycle.most)}" if np.isfinite(cycle.mean) else MISSING
 
 
 def _final_on(run: RunResult, block: int) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from perennial.common.command.errors import InputError, RunError
-from perennial.server.run.files import patiently, remove_partials, replace_file
+from perennial.server.run.files import listed, patiently, remove_partials, replace_file
 from perennial.server.run.metrics import Mark
 from perennial.server.run.tree import DamagedError, FormatError, Tree, read, write
 
@@ -68,7 +68,7 @@ class Checkpoints:
         for another format; a RunError if none is whole.
         """
         found: dict[Path, RunCheckpoint] = {}
-        paths = [path for path in self._folder.glob("*.json") if _NAME.fullmatch(path.name)]
+        paths = [path for path in listed(self._folder, "*.json") if _NAME.fullmatch(path.name)]
         for path in sorted(paths, key=_round, reverse=True):
             try:
                 found[path] = load_checkpoint(path)
@@ -106,7 +106,7 @@ class Checkpoints:
         """Drop the rest, later rounds too: they are damaged, or this one would not be run again."""
         remove_partials(self._folder)
         # Names in order: a .json goes before its .safetensors, so that a kill leaves no checkpoint without arrays.
-        for path in sorted(self._folder.iterdir()):
+        for path in listed(self._folder):
             if _NAME.fullmatch(path.name) and _round(path) not in self._whole:
                 path.unlink()
 

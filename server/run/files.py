@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TypeVar
@@ -53,11 +54,16 @@ def aside(path: Path) -> Path:
 
 def remove_partials(folder: Path) -> None:
     """Remove what killed processes left half-written in ``folder``; for the one process that may write there."""
-    for path in folder.glob(".*.partial"):
+    for path in listed(folder, ".*.partial"):
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            patiently(partial(shutil.rmtree, path), path)
         else:
             path.unlink()
+
+
+def listed(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return what a folder has, sorted by name: to look into it takes an open file too."""
+    return sorted(patiently(lambda: list(folder.glob(pattern)), folder))
 
 
 def sync_folder(folder: Path) -> None:

@@ -48,15 +48,16 @@ _SECONDS_BETWEEN_CHECKPOINTS = 5.0
 # A resumed run may differ in these: they say how and where to run. Clients spread over another number of nodes are
 # averaged in another order, so `nodes` may change the last bits, and what a median over nodes is of.
 _MAY_DIFFER = {
-    "output", "nodes", "gpus-per-worker", "round-timeout", "node-timeout", "round-attempts", "checkpoint-every",
+    "output", "nodes", "gpus-per-worker", "round-timeout", "fair-time", "node-timeout", "round-attempts",
+    "checkpoint-every",
 }  # fmt: skip
 
 
 class Progress(Protocol):
     """Shows a run as it goes."""
 
-    def round_done(self, record: FoldedRound, accuracies: list[float | None], schedule: Schedule) -> None:
-        """Called once a round; accuracies: the mean block accuracy of each run, None where not evaluated."""
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
+        """Called once a round; scores: the mean over blocks of each run's, in words, None where not evaluated."""
 
 
 @contextmanager
@@ -191,11 +192,12 @@ class PassFolders:
         done = record.slot.server_round
         due = done % self._config.evaluate_every() == 0 or done == self._schedule.total_rounds
         scores = self._scores() if due else None
-        means: list[float | None] = []
+        means: list[str | None] = []
+        score = self._pass.task.score
         for index, (run, metrics) in enumerate(zip(self._runs, self._metrics, strict=True)):
-            row = row_of(record, WAYS[run.config.strategy], scores[index] if scores else None)
-            means.append(row.get("mean-accuracy"))
-            metrics.append(row)
+            found = scores[index] if scores else None
+            metrics.append(row_of(record, WAYS[run.config.strategy], found, score))
+            means.append(score.shown(sum(found) / len(found)) if found else None)
         if self._progress:
             self._progress.round_done(record, means, self._schedule)
         for diverged in self._losses.see(done, train_losses(record)):

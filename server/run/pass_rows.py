@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import MetricRecord
 
 from perennial.common.wire.chains import CHAINS
 from perennial.server.strategies.own.ways import Way
 from perennial.server.strategies.record import FoldedRound
+
+if TYPE_CHECKING:
+    from perennial.common.task.learning_task import Score
 
 
 def train_losses(record: FoldedRound) -> dict[str, float]:
@@ -20,10 +23,10 @@ def train_losses(record: FoldedRound) -> dict[str, float]:
     return {chain: float(values[0]) for chain, values in found.items() if values}  # type: ignore[arg-type]
 
 
-def row_of(record: FoldedRound, way: Way, scores: Sequence[float] | None) -> dict[str, Any]:
+def row_of(record: FoldedRound, way: Way, scores: Sequence[float] | None, score: Score | None = None) -> dict[str, Any]:
     """Return the line of a round for a run of ``way``: what others cost is not its own.
 
-    scores: of each block's predictor, if the round was evaluated.
+    scores: of each block's predictor, if the round was evaluated; by ``score``, None: they are accuracies.
     """
     slot, account, losses = record.slot, record.account, train_losses(record)
     votes = len(way.shows) > 1
@@ -50,5 +53,7 @@ def row_of(record: FoldedRound, way: Way, scores: Sequence[float] | None) -> dic
     }
     if scores is None:
         return row
-    measured = [score if math.isfinite(score) else None for score in scores]
-    return {**row, "accuracy": measured, "mean-accuracy": sum(scores) / len(scores)}
+    measured, mean = [one if math.isfinite(one) else None for one in scores], sum(scores) / len(scores)
+    if score is None or score.name == "accuracy":
+        return {**row, "accuracy": measured, "mean-accuracy": mean}
+    return {**row, "score": score.name, "better": score.better, "scores": measured, "mean-score": mean}

@@ -53,14 +53,14 @@ class TerminalProgress:
 
     def __init__(self, names: Sequence[str], stream: TextIO | None = None) -> None:
         self._names = names
-        self._means: list[float | None] = [None] * len(names)
+        self._scores: list[str | None] = [None] * len(names)
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
         self._shown = -float("inf")
         self._first: tuple[int, float] | None = None
 
-    def round_done(self, record: FoldedRound, accuracies: list[float | None], schedule: Schedule) -> None:
-        self._means = [new if new is not None else old for new, old in zip(accuracies, self._means, strict=True)]
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
+        self._scores = [new if new is not None else old for new, old in zip(scores, self._scores, strict=True)]
         self._first = self._first or (record.slot.server_round, time.monotonic())
         last = record.slot.server_round == schedule.total_rounds
         waited = time.monotonic() - self._shown
@@ -76,7 +76,7 @@ class TerminalProgress:
         self._stream.flush()
 
     def _text(self, record: FoldedRound, schedule: Schedule) -> str:
-        """Return cycle, block, round, time left, rounds a second, loss, chosen chain and accuracies."""
+        """Return cycle, block, round, time left, rounds a second, loss, chosen chain and scores."""
         slot, total = record.slot, schedule.total_rounds
         assert self._first is not None
         passed = time.monotonic() - self._first[1]
@@ -92,7 +92,7 @@ class TerminalProgress:
             *([f"chosen {record.chosen}"] if record.chosen else []),
             *([f"{missing} of {account.asked} clients missing"] if missing else []),
             # Last, since names may be long and a terminal's line is cut.
-            *(f"{name} {mean:.1%}" for name, mean in zip(self._names, self._means, strict=True) if mean is not None),
+            *(f"{name} {score}" for name, score in zip(self._names, self._scores, strict=True) if score is not None),
         ]
         return "  ".join(parts)
 

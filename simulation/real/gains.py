@@ -43,7 +43,9 @@ class Interval:
 
     def signed(self) -> str:
         """As text, with the signs of a difference."""
-        return f"{self.mean:+.1f}" if np.isnan(self.reach) else f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+        # Nought added: what rounds to nought has no minus.
+        mean, low, high = (round(value, 1) + 0.0 for value in (self.mean, self.low, self.high))
+        return f"{mean:+.1f}" if np.isnan(self.reach) else f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def over_a_cycle(one: Evaluated) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import resource
@@ -240,6 +241,7 @@ def main() -> int:
     if options.scene:
         console.log_to_console(verbose=False)
         return troubled(options.scene, options.folder)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
     failed = 0
     for name in options.only or SCENES:
         text, scene = SCENES[name]

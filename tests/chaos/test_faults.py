@@ -112,7 +112,7 @@ class Strike:
     def __init__(self, rounds: set[int], act: Callable[[int], None]) -> None:
         self.rounds, self.act, self.struck = rounds, act, 0
 
-    def round_done(self, record: FoldedRound, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         if record.slot.server_round in self.rounds and (found := worker_pids()):
             self.struck += 1
             self.act(found[self.struck % len(found)])
@@ -133,11 +133,11 @@ class StandStill(Strike):
         os.kill(pid, signal.SIGSTOP)
         self._stopped = pid
 
-    def round_done(self, record: FoldedRound, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         if self._stopped and record.account.rejections:
             os.kill(self._stopped, signal.SIGCONT)
             self._stopped = 0
-        super().round_done(record, accuracies, schedule)
+        super().round_done(record, scores, schedule)
 
 
 def test_killed_workers_under_faults(chaos: Chaos) -> None:

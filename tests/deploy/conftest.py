@@ -11,9 +11,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from perennial.client.link.connection import Connection
+from perennial.client.link.connection import Announced, Connection
 from perennial.server.link.link import Link, LinkRun
 from perennial.server.link.listener import Listener
+from tests.processes import wait_until
 
 
 @pytest.fixture
@@ -90,9 +91,9 @@ class Device:
 
     def fetched(self) -> tuple[Message, Context]:
         """Return the order that the server has for this node, and its context."""
-        announced = self.connection.pull()
-        assert announced is not None
-        return self.connection.fetch(announced, {"data": "here"})
+        announced: list[Announced] = []
+        wait_until(lambda: announced.extend(filter(None, [self.connection.pull()])) or announced, 60, "an order")
+        return self.connection.fetch(announced[0], {"data": "here"})
 
     def answer(self) -> None:
         message, context = self.fetched()

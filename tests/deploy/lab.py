@@ -148,7 +148,7 @@ class Lab:
             SERVER,
             ["-m", "perennial.server.cli", "--state-dir", str(self.state), "--output", str(output), "--port", str(PORT),
              "--tls-cert", str(tls / "server.crt"), "--tls-key", str(tls / "server.key"),
-             "--data", str(self.folder / "shards" / "all"), *settings, *flags],
+             "--data", str(self.folder / "shards" / "all"), "--fair-time", "0", *settings, *flags],
         )  # fmt: skip
 
     def start(self, host: str, arguments: list[str]) -> Process:

@@ -26,6 +26,7 @@ from perennial.server.link.link import Link
 from perennial.server.link.listener import Listener
 from perennial.server.link.stock_gate import Once
 from tests.deploy.fleet import make_tls, order, plus_one
+from tests.processes import wait_until
 
 ORDER_OF_P384 = int(
     "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16
@@ -76,9 +77,9 @@ def both(tls: Path, bundle: bytes) -> Iterator[Both]:
 
 
 def answer(connection: NodeServer) -> None:
-    announced = connection.pull()
-    assert announced
-    message, context = connection.fetch(announced, {})
+    announced: list[object] = []
+    wait_until(lambda: announced.extend(filter(None, [connection.pull()])) or announced, 60, "an order")
+    message, context = connection.fetch(announced[0], {})
     assert context.run_config["cycles"] == 2
     connection.push(plus_one(message, context), 0.1)
 

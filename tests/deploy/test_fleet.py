@@ -17,6 +17,7 @@ from perennial.client.kept_predictors import KeptPredictors
 from perennial.client.link.failures import OtherVersion, Refused, Unreachable
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.common.wire import link
+from perennial.server.cohort.patience import Patience
 from perennial.server.link import fleet_state, guarded
 from perennial.server.link.eager_grid import Stopped
 from perennial.server.link.hall import Hall
@@ -150,6 +151,20 @@ def test_replies_come_as_they_arrive_and_the_rest_is_forgotten(server: Server) -
         replies.close()
         slow.set()
         wait_until(server.nothing_left, 5, "nothing to be left")
+
+
+def test_a_round_with_a_quorum_gives_the_others_a_fair_time(server: Server) -> None:
+    server.grid._patience = Patience(1.5, 0.5)
+    with server.device(plus_one), server.device(plus_one):
+        quick = online(server, 2)
+        # What devices take is not known before.
+        assert len(list(server.grid.send_and_receive([order(node) for node in quick], timeout=60))) == 2
+        silent = server.connection()
+        nodes = [*quick, silent.activate()]
+        replies = list(server.grid.send_and_receive([order(node) for node in nodes], timeout=600))
+        # Without patience the round would end when the node is offline, by an error in the place of its reply.
+        assert {reply.metadata.src_node_id for reply in replies} == set(quick)
+    wait_until(server.nothing_left, 5, "nothing to be left")
 
 
 def test_silence_ends_with_the_timeout_and_leaves_nothing(server: Server) -> None:

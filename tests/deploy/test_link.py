@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from datetime import timedelta
 
@@ -17,10 +16,8 @@ from flwr.supercore.corestate import in_memory_corestate
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from perennial.client.link.failures import Unreachable
-from perennial.common.wire import parts
 from perennial.server.link.eager_grid import EagerGrid, Stopped
 from perennial.server.link.link import Link, LinkRun
-from perennial.server.link.routes import Doorbell
 from tests.deploy.conftest import Connect, Device, nothing_left, order
 from tests.processes import wait_until
 
@@ -36,12 +33,8 @@ def test_a_model_travels_to_a_node_and_back(link: Link, run: LinkRun, connect: C
     assert reply.metadata.src_node_id == device.node
 
 
-@pytest.mark.parametrize("waits", [True, False], ids=["in-one-request", "part-by-part"])
-def test_nothing_is_left_of_a_message_that_was_answered(
-    link: Link, run: LinkRun, connect: Connect, waits: bool
-) -> None:
+def test_nothing_is_left_of_a_message_that_was_answered(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
-    device.connection._transfer.waits = waits
     grid = EagerGrid(run.grid, forget=run.grid.forget)
     for _ in range(3):
         message = order(device.node)
@@ -71,7 +64,7 @@ def test_a_reply_that_is_still_being_sent_is_not_waited_for(
     device = Device(link, connect)
     grid = run.grid
     (sent,) = grid.push_messages([order(device.node)])
-    monkeypatch.setattr(device.connection._transfer, "push_parts", lambda *_: None)
+    monkeypatch.setattr(device.connection, "_push_parts", lambda *_: None)
     device.answer()
     assert list(grid.pull_messages([sent])) == []
     grid.forget([sent])
@@ -85,7 +78,7 @@ def test_an_order_is_lost_when_its_node_goes_offline(
 ) -> None:
     device = Device(link, connect)
     (sent,) = run.grid.push_messages([order(device.node)])
-    monkeypatch.setattr(device.connection._transfer, "push_parts", lambda *_: None)
+    monkeypatch.setattr(device.connection, "_push_parts", lambda *_: None)
     if announced:
         device.answer()
     assert list(run.grid.pull_messages([sent])) == []
@@ -142,7 +135,6 @@ def test_an_order_is_named_again_until_it_is_fetched(link: Link, run: LinkRun, c
 
 def test_an_order_that_was_fetched_is_not_named_again(link: Link, run: LinkRun, connect: Connect) -> None:
     device = Device(link, connect)
-    device.connection._transfer.waits = False
     run.grid.push_messages([order(device.node)])
     device.fetched()
     assert device.connection.pull() is None
@@ -163,7 +155,6 @@ def test_a_confirmation_that_fails_costs_nothing(
     monkeypatch.setattr(device.connection._client, "ConfirmMessageReceived", lost)
     (sent,) = run.grid.push_messages([order(device.node)])
     device.answer()
-    device.connection._transfer.waits = False
     assert device.connection.pull() is None
     (reply,) = run.grid.pull_messages([sent])
     assert not reply.has_error()
@@ -174,10 +165,9 @@ def test_nothing_is_left_of_a_reply_that_was_being_sent_when_its_order_expired(
     link: Link, run: LinkRun, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, other = Device(link, connect), Device(link, connect)
-    other.connection._transfer.waits = False
     (sent,) = run.grid.push_messages([order(device.node)])
-    push, late = device.connection._transfer.push_parts, []
-    monkeypatch.setattr(device.connection._transfer, "push_parts", lambda *parts: late.append(parts))
+    push, late = device.connection._push_parts, []
+    monkeypatch.setattr(device.connection, "_push_parts", lambda *parts: late.append(parts))
     device.answer()
     now = in_memory_linkstate.now
     monkeypatch.setattr(in_memory_linkstate, "now", lambda: now() + timedelta(seconds=61))
@@ -236,36 +226,7 @@ def test_a_reply_that_is_no_message_is_an_error_and_not_the_end(link: Link, run:
     )
     session = device.connection._client.PushMessages(request).session_id
     parts = ((object_id, part.deflate()) for object_id, part in get_all_nested_objects(root).items())
-    device.connection._transfer.push_parts(device.connection._node, message.metadata.run_id, session, parts)
+    device.connection._push_parts(message.metadata.run_id, session, parts)
     (error,) = wait_for_reply(run, sent)
     assert error.error.reason == "the reply cannot be read"
     assert nothing_left(link)
-
-
-def test_a_ring_from_another_thread_wakes_the_request_that_waits() -> None:
-    async def waits() -> bool:
-        bell = Doorbell()
-        event = bell.expect(7)
-        threading.Timer(0.05, bell.ring, [7]).start()
-        threading.Timer(0.0, bell.ring, [8]).start()
-        await asyncio.wait_for(event.wait(), 60)
-        bell.forget(7, event)
-        return not bell._waiting
-
-    assert asyncio.run(waits())
-
-
-def test_a_run_that_is_over_lets_nobody_wait(
-    link: Link, run: LinkRun, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Longer than the node waits for an answer: nothing comes by itself.
-    monkeypatch.setattr(parts, "PATIENCE", 3600.0)
-    device = Device(link, connect)
-    pulled: list[object] = []
-    thread = threading.Thread(target=lambda: pulled.extend(device.connection.pull() for _ in range(2)), daemon=True)
-    thread.start()
-    wait_until(lambda: link.doorbell._waiting, 60, "the node to wait")
-    run.finish(completed=True)
-    thread.join(60)
-    # The one that waited, and the one that asks again.
-    assert pulled == [None, None]

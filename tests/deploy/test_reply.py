@@ -58,7 +58,7 @@ class Liar(Device):
             tree = Tree(object_id=name(content), children=[tree])
         session = self.announce(tree).session_id
         pairs = [(name(content), content) for content in parts]
-        self.connection._transfer.push_parts(self.connection._node, self.message.metadata.run_id, session, pairs)
+        self.connection._push_parts(self.message.metadata.run_id, session, pairs)
 
     def send_message(self, *parts: bytes, reply_to: str = "") -> None:
         """Send parts that end with an array, in a record, in a message."""

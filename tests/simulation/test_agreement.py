@@ -196,7 +196,7 @@ class Killer:
     def __init__(self, grid: RayGrid, after: int, *, within_round: bool) -> None:
         self.grid, self.after, self.within_round, self.killed = grid, after, within_round, 0
 
-    def round_done(self, record: FoldedRound, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         if record.slot.server_round != self.after:
             return
         workers = worker_pids()

@@ -13,8 +13,8 @@ from perennial.server.link.asgi import ENDLESS, Answer, Request
 from perennial.server.link.fleet_keys import Refusal
 from perennial.server.predict.predictor_network import PredictorNetwork, output_names
 from perennial.server.predict.serving import tensors
-from perennial.server.predict.serving.batches import Batches
 from perennial.server.predict.serving.bounds import Bounds
+from perennial.server.predict.serving.gathering import Batches
 from perennial.server.predict.serving.measures import Measures
 from perennial.server.predict.serving.shelf import Shelf
 

@@ -128,6 +128,11 @@ def test_a_value_of_the_wrong_type_is_refused_by_key(key: str, value: object) ->
         RunConfig.from_mapping({key: value})
 
 
+def test_a_head_for_each_block_is_not_told_the_block() -> None:
+    with pytest.raises(InputError, match="fedrep keeps a last layer for each block, and takes no model that is told"):
+        RunConfig(strategy="fedrep", told="block")
+
+
 def test_an_unknown_key_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown key 'client'; did you mean clients"):
         RunConfig.from_mapping({"client": 3})

@@ -112,14 +112,20 @@ def test_a_factory_of_ones_own_is_used(factories: Callable[[Any], str]) -> None:
     assert models.build(name, (4,), 3)(torch.zeros(2, 4)).shape == (2, 3)
 
 
+def with_buffer(classes: int, value: int) -> nn.Module:
+    network = nn.Linear(4, classes)
+    network.register_buffer("seen", torch.tensor(value))
+    return network
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
         (lambda shape, classes: nn.Linear(4, classes + 1), r"must give 3 outputs for each example, got \(4,\)"),
         (lambda shape, classes: nn.Linear(5, classes), r"does not take data of shape \(4,\)"),
         (lambda shape, classes: "network", r"must return a torch nn.Module, got str"),
-        (lambda shape, classes: nn.Linear(4, classes).double(), "only float32 can be averaged"),
-        (lambda shape, classes: nn.Sequential(nn.Linear(4, classes), nn.BatchNorm1d(classes)), "use GroupNorm"),
+        (lambda shape, classes: nn.Linear(4, classes).double(), "weight is float64; .* must be float32, whole"),
+        (lambda shape, classes: with_buffer(classes, 2**24 + 1), "seen has whole numbers above 16777216"),
         (lambda shape, classes: nn.LSTM(4, classes), "must give 3 outputs for each example, got tuple"),
         (lambda: nn.Linear(4, 3), r"model 'someones_models:make' could not be made: .* takes 0 positional arguments"),
     ],

@@ -30,3 +30,13 @@ def test_unflattened_arrays_are_views() -> None:
 def test_the_order_is_the_layouts_and_not_the_mappings() -> None:
     arrays = {"b": np.ones(1, np.float32), "a": np.zeros(2, np.float32)}
     assert Layout(("a", "b"), ((2,), (1,))).flatten(arrays).tolist() == [0, 0, 1]
+
+
+def test_whole_numbers_and_flags_keep_their_dtype_and_are_never_averaged() -> None:
+    arrays = {"w": np.array([0.5, 1.5], np.float32), "count": np.array(7), "mask": np.array([True, False])}
+    layout = Layout.of(arrays)
+    vector = layout.flatten(arrays)
+    back = layout.unflatten(vector)
+    assert {name: array.dtype for name, array in back.items()} == {name: array.dtype for name, array in arrays.items()}
+    assert all((back[name] == array).all() for name, array in arrays.items())
+    assert layout.settled(vector * 3, vector).tolist() == [1.5, 4.5, 7, 1, 0]

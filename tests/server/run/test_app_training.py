@@ -38,7 +38,7 @@ def trained(folder: Path, **changes: object) -> Path:
 def test_the_strategy_is_the_library_s_with_what_the_keys_say() -> None:
     made = strategy_of(config(strategy="mc-psgd", averaging="mean", loss_key="l", vote_weights="nodes"))
     assert made.settings == {"averaging": "mean", "loss_key": "l", "vote_weights": "nodes", "one_message": False}
-    assert strategy_of(config(round_attempts=0)).round_attempts > 10**9
+    assert strategy_of(config(round_attempts=0)).round_attempts is None
     assert isinstance(strategy_of(config(strategy="fedavg")), OneModel)
 
 

@@ -17,6 +17,8 @@ from perennial.client.app import app
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, RunError
 from perennial.server.predict.loading import load_predictor
+from perennial.server.report.quantities import best
+from perennial.server.report.reading import read_all
 from perennial.server.run.checkpoint import Checkpoints
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.pass_folders import held
@@ -254,7 +256,14 @@ def test_a_run_learns_and_is_judged_by_its_task(make_run: Callable[..., Pass]) -
         for test, model in zip(tests, read_predictors(run.folder.path), strict=True)
         if test is not None and test.y is not None
     ]
-    assert read_metrics(run.folder.path)[-1]["accuracy"] == pytest.approx(errors, rel=1e-5)
+    row = read_metrics(run.folder.path)[-1]
+    assert (row["score"], row["better"]) == ("absolute error", "lower")
+    assert row["scores"] == pytest.approx(errors, rel=1e-5)
+    assert "accuracy" not in row
+    (result,) = read_all(run.folder.path)
+    means = [one["mean-score"] for one in read_metrics(run.folder.path) if "mean-score" in one]
+    assert result.scale.label == "absolute error"
+    assert best(result.evaluated) == min(means) < max(means)
 
 
 def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, make_run: Callable[..., Pass]) -> None:

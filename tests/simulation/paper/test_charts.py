@@ -19,7 +19,7 @@ from tests.server.report.records import record
 
 PAPER = ["fedavg", "mm-psgd", "mc-psgd"]
 NAMES = {
-    "figure2": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean"],
+    "figure2": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean", "fedavg-told", "mm-psgd-told"],
     "figure2-nine-labels": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd", "mm-mean"],
     "ablations": ["mm-psgd", "mm-snapshot", "mm-decay-0.9", "mc-psgd", "mm-mean", "separate-alone"],
     "communication": ["fedavg", "fedavg-shuffled", "mm-psgd", "mc-psgd"],

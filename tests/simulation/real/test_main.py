@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perennial.common.command import console
 from perennial.simulation.real.__main__ import main
 
 
@@ -21,6 +22,9 @@ def test_a_bad_path_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "log_to_console", lambda *, verbose: None)
     assert main(["--page", "missing.md", "--collect"]) == 2
-    assert capsys.readouterr().err == "real: missing.md cannot be read and written: No such file or directory\n"
+    said = capsys.readouterr().err
+    assert said.startswith("real: missing.md cannot be read and written: No such file or directory; name a page")
+    assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

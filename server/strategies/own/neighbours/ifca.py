@@ -25,7 +25,9 @@ def starts(initial: Vector, layout: Layout, count: int, seed: int) -> tuple[Vect
     others = []
     for number in range(1, count):
         rng = generator(seed, "ifca", number)
-        others.append(np.concatenate([rng.permutation(part.ravel()) for part in layout.unflatten(initial).values()]))
+        parts = [rng.permutation(part.ravel()) for part in layout.views(initial).values()]
+        # A mask, or a place in a sequence, would be none in another order.
+        others.append(layout.settled(np.concatenate(parts), initial))
     return (initial, *others)
 
 

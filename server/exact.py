@@ -1,0 +1,81 @@
+"""Sums that no order of their terms changes: exact, so that updates can be folded as they arrive. Pure.
+
+A term is cut into whole multiples of a few powers of two, the *units*, which lie BITS apart. Of each unit the multiples
+are summed in float64, which is exact for two million terms; so is the cutting.
+
+    term = q_1 * 2^(32 * k) + q_2 * 2^(32 * (k - 1)) + ...        each q a whole number of at most 32 bits and a sign
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perennial.common.wire.chains import Vector
+
+_BITS = 32
+# Rounds to whole numbers what is added to it and taken away again.
+_ROUND = 1.5 * 2.0**52
+MOST_TERMS = 2 ** (53 - _BITS)
+# Of 24 bits of a float32 times this a float64 holds all.
+MOST_WEIGHT = 2**29
+
+
+class ExactMean:
+    """The weighted mean of float32 vectors (P,), the same to the last bit in whatever order they are added."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, NDArray[np.float64]] = {}
+        self._weight = Fraction(0)
+        self.terms = 0
+
+    def add(self, model: Vector, weight: float) -> None:
+        """Add a model of finite values, with a whole weight or a part of 1 that float32 holds."""
+        if self.terms >= MOST_TERMS:
+            raise ValueError(f"at most {MOST_TERMS} models can be summed exactly")
+        if not 0 < weight <= 2.0**52:
+            raise ValueError(f"weight must be in (0, 2^52], got {weight}")
+        self.terms += 1
+        self._weight += Fraction(weight)
+        low = math.fmod(weight, MOST_WEIGHT)
+        for part in (low, weight - low):
+            if part:
+                self._add(model.astype(np.float64) * part)
+
+    def mean(self) -> Vector:
+        """Return the mean, rounded from a sum that is exact to more bits than a float64 has."""
+        if not self.terms:
+            raise ValueError("a mean of nothing")
+        total, rest = np.zeros(0), np.zeros(0)
+        for index, unit in enumerate(sorted(self._sums, reverse=True)):
+            if not index:
+                total, rest = self._sums[unit].copy(), np.zeros_like(self._sums[unit])
+                continue
+            # Knuth's sum of two: what is rounded away is kept.
+            term = self._sums[unit]
+            summed = total + term
+            back = summed - total
+            rest += (total - (summed - back)) + (term - back)
+            total = summed
+        mean: Vector = ((total + rest) / float(self._weight)).astype(np.float32)
+        return mean
+
+    def _add(self, left: NDArray[np.float64]) -> None:
+        """Add a vector, which is used up."""
+        largest = float(np.max(np.abs(left), initial=0.0))
+        unit = math.frexp(largest)[1] // _BITS
+        while left.any():
+            rounding = _ROUND * 2.0 ** (_BITS * unit)
+            whole = left + rounding
+            whole -= rounding
+            left -= whole
+            if unit in self._sums:
+                self._sums[unit] += whole
+            else:
+                self._sums[unit] = whole
+            unit -= 1
+        if not self._sums:
+            self._sums[0] = np.zeros_like(left)
