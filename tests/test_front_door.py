@@ -56,3 +56,9 @@ def test_the_library_is_typed() -> None:
     assert {one.name for one in pkgutil.iter_modules([str(ROOT / "perennial")])} == {
         "client_app", "example", "partitioners", "server_app", "testing"
     }  # fmt: skip
+
+
+def test_the_examples_of_the_readme_run() -> None:
+    found = doctest.testfile(str(ROOT / "README.md"), module_relative=False, encoding="utf-8")
+    assert found.attempted >= 5
+    assert found.failed == 0

@@ -72,7 +72,8 @@ class Layout:
     def unflatten(self, vector: Vector) -> dict[str, NDArray[Any]]:
         """Return the arrays by name: views of ``vector``, but for whole numbers and flags."""
         return {
-            name: part if self.dtype_of[name] == FLOAT else np.rint(part).astype(self.dtype_of[name])
+            # NumPy makes a scalar, which is no array, out of the rounding of an array without axes.
+            name: part if self.dtype_of[name] == FLOAT else np.asarray(np.rint(part)).astype(self.dtype_of[name])
             for name, part in self.views(vector).items()
         }
 

@@ -16,13 +16,14 @@ import yaml
 
 from perennial.client.cli import parser as client_parser
 from perennial.server.options import parser as server_parser
+from perennial.server.predict.cli import parser as predict_parser
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-PARSERS = {"flower-server": server_parser(), "flower-client": client_parser()}
-UNITS = ("perennial-server", "perennial-client")
+PARSERS = {"flower-server": server_parser(), "flower-client": client_parser(), "flower-predict": predict_parser()}
+UNITS = ("perennial-server", "perennial-client", "perennial-predict")
 SCRIPTS = sorted(path.name for path in DEPLOY.glob("*.sh"))
 # flower-superlink's flags are Flower's.
-COMMAND = re.compile(r"^ *(?:[A-Z_]+=\S+ )*((?:\S*/)?flower-(?:server|client)\b.*)$")
+COMMAND = re.compile(r"^ *(?:[A-Z_]+=\S+ )*((?:\S*/)?flower-(?:server|client|predict)\b.*)$")
 
 
 def unit(name: str) -> configparser.ConfigParser:
@@ -93,7 +94,9 @@ def compose() -> dict[str, Any]:
 def test_compose_services_start_commands_with_flags_that_exist() -> None:
     for name, service in compose().items():
         dockerfile = (DEPLOY.parent / service["build"]["dockerfile"]).read_text()
-        entry = yaml.safe_load(re.findall(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)[0])
+        entry = service.get("entrypoint") or yaml.safe_load(
+            re.findall(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)[0]
+        )
         check_command([*entry, *service["command"]])
         assert service["restart"] in ("on-failure", "unless-stopped"), name
 
@@ -102,7 +105,7 @@ def test_compose_gives_secrets_to_those_who_need_them_only() -> None:
     for name, service in compose().items():
         mounts = " ".join(service["volumes"])
         assert "ca.key" not in mounts
-        assert ("server.key" in mounts) == (name == "server")
+        assert ("server.key" in mounts) == (name in ("server", "predict"))
         assert all(mount.endswith(":ro") for mount in service["volumes"] if "/state" not in mount)
 
 

@@ -38,5 +38,6 @@ def test_whole_numbers_and_flags_keep_their_dtype_and_are_never_averaged() -> No
     vector = layout.flatten(arrays)
     back = layout.unflatten(vector)
     assert {name: array.dtype for name, array in back.items()} == {name: array.dtype for name, array in arrays.items()}
+    assert all(isinstance(back[name], np.ndarray) for name in arrays)
     assert all((back[name] == array).all() for name, array in arrays.items())
     assert layout.settled(vector * 3, vector).tolist() == [1.5, 4.5, 7, 1, 0]
