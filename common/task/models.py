@@ -130,7 +130,10 @@ def _check_output(network: nn.Module, name: str, examples: torch.Tensor, outputs
         with torch.no_grad():
             output = network(examples)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise InputError(f"model {name!r} does not take data of shape {tuple(examples.shape[1:])}: {error}") from error
+        kind = "" if examples.dtype == torch.float32 else f" and of {str(examples.dtype).removeprefix('torch.')}"
+        raise InputError(
+            f"model {name!r} does not take data of shape {tuple(examples.shape[1:])}{kind}: {error}"
+        ) from error
     finally:
         network.train(was_training)
     if not isinstance(output, torch.Tensor) or output.shape != (2, outputs):

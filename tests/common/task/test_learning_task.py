@@ -182,7 +182,7 @@ def test_a_ready_model_takes_one_input() -> None:
 
 
 def test_integers_are_no_input_of_a_ready_model() -> None:
-    with pytest.raises(InputError, match="does not take data of shape"):
+    with pytest.raises(InputError, match=r"model 'mlp' does not take data of shape \(4,\) and of int64"):
         build(regression, Signature((ArrayType(("int64",), (4,)),), NUMBER), "mlp")
 
 
