@@ -315,7 +315,8 @@ def test_requests_are_answered_by_one_version_each_while_new_ones_are_published(
 
     monkeypatch.setattr(shelf, "_SECONDS", 0.01)
     seen = storm(run, requests=400, versions=20, connections=8)
-    assert len(seen) > 2
+    assert sum(seen.values()) >= 400
+    assert len(seen) > 10
 
 
 def test_a_publisher_that_is_killed_leaves_server_and_device_with_whole_versions(
