@@ -98,6 +98,7 @@ test-predict: $(VENV)/dev ## every export, 20,000 requests beside 200 publicatio
 	$(BIN)/pytest -q -m slow tests/server/predict
 	SCHEMA_EXAMPLES=300 $(BIN)/pytest -q tests/server/predict/serving/test_schema.py
 	$(BIN)/python -m tests.server.predict.serving.storm
+	$(BIN)/python -m tests.server.predict.serving.kills
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

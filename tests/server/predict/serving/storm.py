@@ -26,10 +26,13 @@ from tests.server.predict.serving.served import Reply, request, serving
 
 
 def storm(run: Path, *, requests: int, versions: int, connections: int) -> Counter[int]:
-    """Return how many answers each version gave; an AssertionError if one is wrong, or older than one before it."""
+    """Return how many answers each version gave; an AssertionError if one is wrong, or older than one before it.
+
+    requests: at least; they go on until the last version is taken up.
+    """
     first = numbers(run)[-1]
     with serving(run) as served:
-        progress = [0]
+        progress, over = [0], threading.Event()
         failures: list[BaseException] = []
 
         def publishing() -> None:
@@ -39,20 +42,23 @@ def storm(run: Path, *, requests: int, versions: int, connections: int) -> Count
                     while progress[0] < requests * count // versions:
                         time.sleep(0.001)
                     assert publish(run, learnt(number), kept=2) == number
+                    served.wait_for(number)
             except BaseException as error:
                 failures.append(error)
+            finally:
+                over.set()
 
         publisher = threading.Thread(target=publishing)
         publisher.start()
-        seen = asyncio.run(_all(served.port, requests, connections, progress))
+        seen = asyncio.run(_all(served.port, requests, connections, progress, over))
         publisher.join()
         assert failures == []
         return seen
 
 
-async def _all(port: int, requests: int, connections: int, progress: list[int]) -> Counter[int]:
+async def _all(port: int, requests: int, connections: int, progress: list[int], over: threading.Event) -> Counter[int]:
     seen: Counter[int] = Counter()
-    numbered = iter(range(requests))
+    numbered = itertools.takewhile(lambda number: number < requests or not over.is_set(), itertools.count())
 
     async def one() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

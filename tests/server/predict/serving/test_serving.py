@@ -315,7 +315,22 @@ def test_requests_are_answered_by_one_version_each_while_new_ones_are_published(
 
     monkeypatch.setattr(shelf, "_SECONDS", 0.01)
     seen = storm(run, requests=400, versions=20, connections=8)
-    assert len(seen) >= 2
+    assert sum(seen.values()) >= 400
+    assert len(seen) > 10
+
+
+def test_a_publisher_that_is_killed_leaves_server_and_device_with_whole_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perennial.server.predict import offering
+    from tests.server.predict.serving.kills import kills
+
+    # So that they are put back.
+    monkeypatch.setattr(shelf, "_SECONDS", 0.01)
+    monkeypatch.setattr(offering, "_SECONDS", 0.01)
+    seen = kills(tmp_path, 2)
+    assert len(seen.served) > 1
+    assert len(seen.kept) > 1
 
 
 def test_a_network_that_fails_on_an_example_spoils_no_other_request(
