@@ -107,7 +107,11 @@ class Trouble:
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: not self._lab.server.running(), DISK_SECONDS, "the end of the server")
         filler.unlink()
-        if not self._lab.server.running():
+        self._mind_the_disk()
+
+    def _mind_the_disk(self) -> None:
+        """Start a server again that has ended because its disk was full; on a busy machine it ends late."""
+        if not self._lab.server.running() and "the disk is full" in self._lab.server.said():
             self._lab.server = self._lab.serve()
 
     def _data(self, fault: Fault) -> None:
@@ -151,8 +155,12 @@ class Trouble:
 
     def _run_to(self, number: int) -> None:
         self._lab.hold_at(number)
-        wait_until(lambda: self._done() >= number or not self._lab.server.running(), ROUND_SECONDS,
-                   f"round {number}\n{self._lab.server.said()[-3000:]}")  # fmt: skip
+
+        def there() -> bool:
+            self._mind_the_disk()
+            return self._done() >= number or not self._lab.server.running()
+
+        wait_until(there, ROUND_SECONDS, f"round {number}\n{self._lab.server.said()[-3000:]}")
         assert self._lab.server.running(), self._lab.server.said()[-3000:]
 
     def _done(self) -> int:
