@@ -75,8 +75,8 @@ def table(series: Sequence[Series]) -> str:
         if found := summary.of_run(series, one.run):
             gain = MISSING if one.run == "fedavg" else difference(series, one.run, "fedavg").signed()
             levels = [str(level(series, one.run)), gain, str(level(series, one.run, latest))]
-            rows.append([one.label, *levels, cells.megabytes_per_round(found), one.needs, one.costs])
-    columns = ["mean of the last cycle", "over FedAvg, points", "after the last round", "MB a round", "to be known",
+            rows.append([one.label, *levels, f"{_kilobytes(found[0].evaluated):.0f}", one.needs, one.costs])
+    columns = ["mean of the last cycle", "over FedAvg, points", "after the last round", "kB a round", "to be known",
                "costs beside FedAvg's"]  # fmt: skip
     return cells.table(["", *columns], rows)
 
@@ -92,17 +92,25 @@ def sentence(series: Sequence[Series]) -> str:
     return (
         f"**A predictor for each block is worth {gain.signed()} points against FedAvg; telling FedAvg the block "
         f"{_against(told)} ({told.signed()}); and predictors over a model that is told "
-        f"{_beside(both)} ({both.signed()}; {seeds} seeds).**"
+        f"{_beside(both)} ({both.signed()}; {f'{seeds} seeds' if seeds > 1 else 'one seed, so no interval'}).**"
     )
 
 
+def _kilobytes(one: Evaluated) -> float:
+    return float(one.bytes[-1] / 1e3 / one.server_round[-1])
+
+
 def _against(told: Interval) -> str:
+    if np.isnan(told.reach):
+        return "is that far from the predictors"
     if told.low > 0:
         return "does better than the predictors"
     return "does not reach the predictors" if told.high < 0 else "does as well as the predictors"
 
 
 def _beside(both: Interval) -> str:
+    if np.isnan(both.reach):
+        return "are that far from it"
     if both.low > 0:
         return "add to that"
     return "take from that" if both.high < 0 else "add nothing that these seeds show"

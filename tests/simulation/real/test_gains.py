@@ -38,7 +38,7 @@ def test_a_gain_is_taken_seed_by_seed(a_series: A_SERIES) -> None:
     lines = gains.table(series).splitlines()
     assert len(lines) == 4
     level = "55.0 [30.2, 79.8]"
-    assert lines[3].startswith(f"| MM-PSGD | {level} | +5.0 [+5.0, +5.0] | {level} | 1.0 (1.0 to 1.0) | the block |")
+    assert lines[3].startswith(f"| MM-PSGD | {level} | +5.0 [+5.0, +5.0] | {level} | 1000 | the block |")
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,6 @@ def test_the_sentence_follows_the_numbers(
     assert text.startswith("**A predictor for each block is worth +15.0 [")
     assert verdict[0] in text
     assert verdict[1] in text
+    first = [one for one in series if one.seed == 0]
+    assert gains.sentence(first).endswith("; one seed, so no interval).**")
     assert gains.sentence(series[:6]) == "Not run yet: told-block-fedavg, told-block-mm-psgd."
