@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
     )
     link = parser.add_argument_group("server")
     link.add_argument("--config", type=Path, metavar="FILE", help="an experiment file; flags overrule it")
-    link.add_argument("--state-dir", type=Path, default=Path("perennial"), metavar="DIR",
-                      help="keeps nodes/*.pub, the keys that may connect, and run/ (default: perennial)")  # fmt: skip
+    link.add_argument("--state-dir", type=Path, default=Path("state"), metavar="DIR",
+                      help="keeps nodes/*.pub, the keys that may connect, and run/ (default: state)")  # fmt: skip
     again = link.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="go on from the checkpoint in the output folder, if any")
     again.add_argument("--overwrite", action="store_true", help="start anew where the output folder holds a run")
@@ -63,18 +64,21 @@ def parser() -> argparse.ArgumentParser:
 
 def run_config(arguments: argparse.Namespace) -> RunConfig | AppConfig:
     """Return the run that file and flags describe; flags win. With ``app`` it is one of a user's own app."""
-    values: dict[str, object] = {**DEPLOYED, **_read_file(arguments.config)}
+    values = _read_file(arguments.config)
     for item in [*flags(), *app_flags()]:
         text = getattr(arguments, item.name)
         if text is not None:
             values[key_of(item)] = text if isinstance(item.default, str) else _scalar(key_of(item), text)
-    values = with_block_names(values)
+    # Not all of what differs on a server is a key of a user's own app.
+    kind = AppConfig if APP in values else RunConfig
+    known = {key_of(item) for item in fields(kind)}
+    values = with_block_names({key: value for key, value in DEPLOYED.items() if key in known} | values)
     for key, value in values.items():
         if isinstance(value, list):
             raise InputError(f"{key} is a list of {len(value)}, a server runs one at a time; choose one with --{key}")
     if not values.get("output"):
         values["output"] = str(arguments.state_dir / "run")
-    return (AppConfig if APP in values else RunConfig).from_mapping(values)
+    return kind.from_mapping(values)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -82,6 +82,7 @@ def _logs_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let caplog hear every logger: a command that ran in this process before may have turned it to the console."""
     for name in ("perennial", "flwr"):
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
 
 
 @pytest.fixture

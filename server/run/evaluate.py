@@ -50,7 +50,8 @@ class TorchRight:
         state = {name: torch.from_numpy(array.copy()) for name, array in self._layout.unflatten(model).items()}
         inputs, target = self._task.batch(x, y, rows)
         with torch.inference_mode():
-            answers = torch.func.functional_call(self._own(), state, inputs)
+            # What layers share has a tensor for each of its names here, all alike.
+            answers = torch.func.functional_call(self._own(), state, inputs, tie_weights=False)
             return np.asarray(self._task.score.each(answers, target).double().numpy())
 
     def _own(self) -> nn.Module:

@@ -26,8 +26,8 @@ from perennial.common.command.console import log_to_console
 from perennial.common.cycle.schedule import Schedule
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.prepare import Run, prepare
-from perennial.server.run.state import RoundRecord
 from perennial.server.run.training import train
+from perennial.server.strategies.record import FoldedRound
 from perennial.simulation.cluster import connected, hush
 from tests.chaos.kill import compare
 from tests.processes import descendants, kill, wait_until
@@ -89,7 +89,7 @@ def patiently(start: Callable[[], T]) -> T:
 class Seer:
     """A worker that says which GPUs it sees instead of where it is."""
 
-    def __init__(self, search_path: list[str], gpus: float) -> None:
+    def __init__(self, here: str, gpus: float, app: str) -> None:
         from perennial.simulation.workers import Worker
 
         Worker.see_gpus(gpus)
@@ -119,7 +119,7 @@ class Turns:
         self.died: dict[str, int] = {}
         self.joined: dict[str, int] = {}
 
-    def round_done(self, record: RoundRecord, accuracies: list[float | None], schedule: Schedule) -> None:
+    def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
         done = record.slot.server_round
         self.lived.append((done, self._grid.homes()))
         if done not in self._rounds:

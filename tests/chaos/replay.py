@@ -96,7 +96,7 @@ class Replay:
         metrics = reply.content[name]
         wanted = [f"loss-{c}" for c in self.rules.chains] if name == "losses" or order["report-loss"] else []
         wanted += [f"train-loss-{c}" for c in self.rules.chains] if name == "update" else []
-        if not all(0 <= metrics.get(key, math.nan) <= 1e30 for key in wanted):
+        if not all(-1e30 <= metrics.get(key, math.nan) <= 1e30 for key in wanted):
             return False
         if not 1 <= metrics["num-clients"] <= len(order["clients"]):
             return False

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,25 +137,32 @@ def end(owner: subprocess.Popen[bytes]) -> None:
     owner.communicate()
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose name leaves room for Ray's sockets, as those of pytest do not."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "perennial-not-ours").mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    (short_folder / "perennial-not-ours").mkdir()
+    environment = {**os.environ, "TMPDIR": str(short_folder)}
     # They hold their folders until this process closes their input, which it does by ending too.
     command = [sys.executable, "-c", HOLD]
     owners = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) for _ in range(2)]
-    wait_until(lambda: len(list(tmp_path.glob("perennial-*/file"))) == 2, 600, "two folders")
+    wait_until(lambda: len(list(short_folder.glob("perennial-*/file"))) == 2, 600, "two folders")
     end(owners[0])
     remove_abandoned()
-    left = [path.parent for path in tmp_path.glob("perennial-*/file")]
+    left = [path.parent for path in short_folder.glob("perennial-*/file")]
     end(owners[1])
     assert len(left) == 1
     with scratch_folder() as own:
         assert own.exists()
         assert not left[0].exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["perennial-not-ours"]
+    assert [path.name for path in short_folder.iterdir()] == ["perennial-not-ours"]
 
 
 # --- Nodes that say nothing, and what a median is of ------------------------------------------------------------------

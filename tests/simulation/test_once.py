@@ -70,6 +70,8 @@ def test_each_process_builds_the_network_and_opens_the_shards_once_for_a_pass(tm
     # All data are checked before the first round, once for both passes; test sets are read again to be used.
     tests = {"test/block-0.npz": PASSES + 1, "test/block-1.npz": PASSES + 1}
     checked = {f"client-{client:05d}/block-{block}.npz": 1 for client in range(12) for block in range(2)}
+    # Engines are tried on a client's examples, once for each pass.
+    checked["client-00000/block-0.npz"] += PASSES
     assert server == {"build": PASSES, "manifest.json": PASSES, **tests, **checked}
     assert found, "no worker opened anything"
     for worker in found.values():

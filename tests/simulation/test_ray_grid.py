@@ -102,7 +102,7 @@ def test_the_next_run_keeps_the_workers_and_forgets_the_nodes(grid: RayGrid) -> 
 class SlowStarter:
     """Stands in for a worker whose imports take a while."""
 
-    def __init__(self, search_path: list[str], gpus: float) -> None:
+    def __init__(self, *given: object) -> None:
         time.sleep(1.0)
 
     def machine(self) -> str:
@@ -112,7 +112,7 @@ class SlowStarter:
 class Fatal(SlowStarter):
     """Stands in for a worker that every order kills."""
 
-    def __init__(self, search_path: list[str], gpus: float) -> None: ...
+    def __init__(self, *given: object) -> None: ...
 
     def handle(self, *message: object) -> None:
         os._exit(1)
@@ -121,7 +121,7 @@ class Fatal(SlowStarter):
 class Unable(SlowStarter):
     """Stands in for a worker on a machine that lacks a package."""
 
-    def __init__(self, search_path: list[str], gpus: float) -> None:
+    def __init__(self, *given: object) -> None:
         raise ModuleNotFoundError("No module named 'torch'")
 
 

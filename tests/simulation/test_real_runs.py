@@ -21,4 +21,4 @@ def test_a_cycle_of_real_data_trains_and_is_judged_in_every_block(simulate: Simu
         rows = read_metrics(run)
         assert [row["block"] for row in rows] == [block for block in range(blocks) for _ in range(2)]
         assert len(rows[-1]["accuracy"]) == blocks
-        assert 0.2 < rows[-1]["mean-accuracy"] < 0.8
+        assert 0.1 < rows[-1]["mean-accuracy"] < 0.8

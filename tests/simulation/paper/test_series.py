@@ -37,14 +37,17 @@ def test_series_survive_the_way_to_disk(a_series: A_SERIES, tmp_path: Path) -> N
     found = series.read(tmp_path, "figure9")
     for before, after in zip(written, found, strict=True):
         assert {**vars(after), "evaluated": before.evaluated} == vars(before)
-        for name, column in vars(before.evaluated).items():
+        columns = dict(vars(before.evaluated))
+        assert after.evaluated.scale == columns.pop("scale")
+        for name, column in columns.items():
             np.testing.assert_allclose(getattr(after.evaluated, name), column, atol=1e-9, err_msg=name)
     assert series.read(tmp_path, "figure8") == []
 
 
 def test_lines_further_apart_keep_how_many_votes_were_won(a_series: A_SERIES, tmp_path: Path) -> None:
     one = a_series("a", means=(10, 20, 30, 40, 50, 60), chosen=("separate", "mixed", "mixed") * 2)
-    seldom = Evaluated(**{name: getattr(one.evaluated, name)[2::3] for name in vars(one.evaluated)})
+    columns = {name: column for name, column in vars(one.evaluated).items() if name != "scale"}
+    seldom = Evaluated(**{name: column[2::3] for name, column in columns.items()})
     seldom = replace(seldom, votes=np.array([3, 3]), won=np.array([1, 1]))
     series.write(tmp_path, "figure9", [replace(one, evaluated=seldom)])
     assert (tmp_path / "figure9.csv").read_text().splitlines()[1].endswith(",0.333")

@@ -315,7 +315,7 @@ def test_requests_are_answered_by_one_version_each_while_new_ones_are_published(
 
     monkeypatch.setattr(shelf, "_SECONDS", 0.01)
     seen = storm(run, requests=400, versions=20, connections=8)
-    assert len(seen) > 2
+    assert len(seen) >= 2
 
 
 def test_a_network_that_fails_on_an_example_spoils_no_other_request(
