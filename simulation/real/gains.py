@@ -89,10 +89,16 @@ def sentence(series: Sequence[Series]) -> str:
     gain, told = difference(series, "mm-psgd", "fedavg"), difference(series, "told-block-fedavg", "mm-psgd")
     both = difference(series, "told-block-mm-psgd", "told-block-fedavg")
     seeds = len(summary.of_run(series, "mm-psgd"))
+    if seeds == 1:
+        return (
+            f"One seed so far, which gives no interval and no verdict: MM-PSGD is {gain.signed()} points from FedAvg, "
+            f"FedAvg that is told the block {told.signed()} from MM-PSGD, and MM-PSGD that is told the block "
+            f"{both.signed()} from FedAvg that is told it."
+        )
     return (
         f"**A predictor for each block is worth {gain.signed()} points against FedAvg; telling FedAvg the block "
         f"{_against(told)} ({told.signed()}); and predictors over a model that is told "
-        f"{_beside(both)} ({both.signed()}; {f'{seeds} seeds' if seeds > 1 else 'one seed, so no interval'}).**"
+        f"{_beside(both)} ({both.signed()}; {seeds} seeds).**"
     )
 
 
@@ -101,16 +107,12 @@ def _kilobytes(one: Evaluated) -> float:
 
 
 def _against(told: Interval) -> str:
-    if np.isnan(told.reach):
-        return "is that far from the predictors"
     if told.low > 0:
         return "does better than the predictors"
     return "does not reach the predictors" if told.high < 0 else "does as well as the predictors"
 
 
 def _beside(both: Interval) -> str:
-    if np.isnan(both.reach):
-        return "are that far from it"
     if both.low > 0:
         return "add to that"
     return "take from that" if both.high < 0 else "add nothing that these seeds show"
