@@ -74,7 +74,14 @@ def _others(arguments: argparse.Namespace) -> None:
 
 
 def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn", data: str = "") -> float:
-    settings = {
+    return _run(
+        sys.executable, "benchmarks.sides.perennial", json.dumps(setting(engine, strategy, rounds, model, data))
+    )
+
+
+def setting(engine: str, strategy: str, rounds: int, model: str = "cnn", data: str = "") -> dict[str, object]:
+    """Return the keys of a run at the paper's setting."""
+    return {
         "strategy": strategy,
         "engine": engine,
         "data": data or str(data_file()),
@@ -89,7 +96,6 @@ def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn", data: str
         "blocks": 2,
         "rounds-per-block": max(5, (rounds + 6) // 2),
     }
-    return _run(sys.executable, "benchmarks.sides.perennial", json.dumps(settings))
 
 
 def _run(python: str, module: str, *arguments: str) -> float:
