@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.processes import commit
 from benchmarks.rounds import ROOT, setting
 from benchmarks.sides.setting import data_file
 
@@ -77,11 +78,6 @@ def median(tree: Path, arguments: list[str]) -> float:
         raise SystemExit(f"{tree}: {arguments[:2]} failed:\n{done.stderr[-2000:]}")
     seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
     return statistics.median(seconds)
-
-
-def commit(tree: Path) -> str:
-    """Return the commit that a tree shows."""
-    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=tree, text=True).strip()
 
 
 def _parse() -> argparse.Namespace:

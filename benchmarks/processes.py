@@ -1,4 +1,4 @@
-"""Processes as the system sees them: who descends from whom, and waiting for what they do."""
+"""Processes as the system sees them: who descends from whom, and waiting for what they do; and the commit of a tree."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perennial.common.command.flower import end
+
+
+def commit(tree: Path) -> str:
+    """Return the commit that a tree shows; "-dirty" behind it if the tree has changes."""
+    line = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    return subprocess.run(line, cwd=tree, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def family(root: int) -> set[int]:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.app_fleet import AppFleet  # noqa: E402
-from benchmarks.processes import wait_until  # noqa: E402
+from benchmarks.processes import commit, wait_until  # noqa: E402
 from perennial.common.command.flower import environment  # noqa: E402
 from tests.apps import numpy_app  # noqa: E402
 
@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     stock = seconds("stock", options.nodes, options.stock_rounds)
     quick = seconds("quick", options.nodes, options.rounds)
-    print(f"{options.nodes} nodes, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
+    print(f"commit {commit(ROOT)}, {options.nodes} nodes, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
     print("| nodes | rounds | median s | slowest s |\n|---|---|---|---|")
     for name, found in (("flower-supernode", stock), ("flower-client --app", quick)):
         print(f"| {name} | {len(found)} | {statistics.median(found):.2f} | {max(found):.2f} |")

@@ -26,6 +26,7 @@ from unittest import mock
 
 from flwr.app import Context, Message, RecordDict
 
+from benchmarks.processes import commit
 from perennial import MCPSGD, RoundSchedule
 from perennial.client.app import app
 from perennial.common.command.errors import InputError, RunError
@@ -282,6 +283,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.getLogger("perennial").setLevel(logging.CRITICAL)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    print(f"commit {commit(Path(__file__).parent)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="damage-") as folder:
         made = scenes(Path(folder))
         tally = damage(made, Path(folder) / "copy", times=options.times, seed=options.seed)

@@ -30,6 +30,7 @@ from unittest import mock
 
 from flwr.app import Message
 
+from benchmarks.processes import commit
 from perennial import MCPSGD, ClockSchedule
 from perennial.common.command import console, places
 from perennial.common.cycle.steady import SteadyClock
@@ -242,6 +243,7 @@ def main() -> int:
         console.log_to_console(verbose=False)
         return troubled(options.scene, options.folder)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    print(f"commit {commit(Path(__file__).parent)}", flush=True)
     failed = 0
     for name in options.only or SCENES:
         text, scene = SCENES[name]
