@@ -60,7 +60,7 @@ docs: $(VENV)/docs ## the pages of docs/ as a site, in build/site; a link that l
 paper: $(VENV)/datasets ## every figure and table of the paper on CIFAR-10, and the theorems (hours; goes on where it stopped)
 	$(BIN)/python -m perennial.simulation.paper run
 	$(BIN)/python -m perennial.simulation.theory --output docs/results/theory
-	$(BIN)/python -m perennial.simulation.paper collect runs/paper --output docs/results --page docs/results.md
+	$(BIN)/python -m perennial.simulation.paper collect runs/paper --output docs/results --page docs/results.md docs/results/*.md
 
 real: $(VENV)/real ## real data that come in cycles, with every control: docs/real-data.md (goes on where it stopped)
 	$(BIN)/python -m perennial.simulation.real

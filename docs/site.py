@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_OUTSIDE = re.compile(r"\]\(\.\./([^)\s]+)\)")
 
-
-def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return a page whose links to files of the repository are links to the repository."""
-    return _OUTSIDE.sub(lambda found: f"]({config['repo_url']}/blob/main/{found[1]})", markdown)
+    out = r"\.\./" * page.file.src_uri.count("/") + r"\.\./"
+    return re.sub(rf"\]\({out}([^)\s]+)\)", lambda found: f"]({config['repo_url']}/blob/main/{found[1]})", markdown)

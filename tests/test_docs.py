@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "README.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "deploy" / "README.md"]
 # Of the folders at the top; runs/ and state/ are the reader's own.
 PATH = re.compile(
     r"(?<![\w./-])((?:benchmarks|client|common|deploy|docs|perennial|server|simulation|tests)/[\w./-]*\w)"

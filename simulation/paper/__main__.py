@@ -26,7 +26,7 @@ def collect(options: argparse.Namespace) -> int:
     extras.need("simulation")
     from perennial.simulation.paper import charts, mix, page
 
-    before = places.page(options.page) if options.page else ""
+    pages = {address: places.page(address) for address in options.page}
     there = pipeline.found_in(options.runs, PARTS)
     places.folder(options.output)
     pipeline.keep(there, options.output)
@@ -37,10 +37,10 @@ def collect(options: argparse.Namespace) -> int:
     whole = summary.completed(found)
     drawn = pipeline.draw(charts.draw(whole), options.output)
     parts = page.parts(whole, mix.read(options.output)) | page.states(found)
-    if options.page:
-        filled = page.filled(before, page.illustrated(parts, pipeline.addresses(drawn, options.page)))
-        options.page.write_text(filled, encoding="utf-8")
-    else:
+    for address, before in pages.items():
+        filled = page.filled(before, page.illustrated(parts, pipeline.addresses(drawn, address)))
+        address.write_text(filled, encoding="utf-8")
+    if not pages:
         print("\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items()))
     return 0
 
@@ -72,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     collecting.add_argument("runs", type=Path, nargs="*", metavar="RUNS",
                             help="run folders, or folders of them; of an experiment all seeds at once")  # fmt: skip
     collecting.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for CSV and PNG")
-    collecting.add_argument("--page", type=Path, metavar="FILE.md", help="page whose tables are to be written")
+    collecting.add_argument("--page", type=Path, nargs="+", default=[], metavar="FILE.md",
+                            help="pages to write the tables to, between the markers that they have")  # fmt: skip
     collecting.set_defaults(command=collect)
     return parser
 

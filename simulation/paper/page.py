@@ -1,4 +1,4 @@
-"""The page of results: tables and sentences with numbers stand between markers, and only collecting writes them."""
+"""The pages of results: tables and sentences with numbers stand between markers, and only collecting writes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _replaced(page: str, pattern: str, text: str) -> str:
 
 
 def parts(found: tables.Found, told: Sequence[Told]) -> dict[str, str]:
-    """Return every table of the page by name, and the headline."""
+    """Return every table of the pages by name, and the headline."""
     return {
         "headline": headline(found),
         "figure2": tables.figure2(found["figure2"]),
@@ -61,7 +61,7 @@ def parts(found: tables.Found, told: Sequence[Told]) -> dict[str, str]:
 
 
 def states(found: tables.Found) -> dict[str, str]:
-    """Return what each experiment's own runs are, as parts of the page."""
+    """Return what each experiment's own runs are, as parts of the pages."""
     return {f"{name} state": state(series) for name, series in found.items()}
 
 

@@ -155,18 +155,26 @@ def test_collect_takes_the_folders_of_all_seeds(tmp_path: Path) -> None:
         (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "figure2-seed0.log").write_text("")
     assert [len(folders) for folders in found_in([tmp_path], PARTS).values()] == [2]
-    results = tmp_path / "page.md"
+    (tmp_path / "out").mkdir()
+    results, more = tmp_path / "page.md", tmp_path / "out" / "more.md"
     results.write_text("<!-- begin figure2 -->\n<!-- end figure2 -->\n")
-    main(["collect", str(tmp_path), "--output", str(tmp_path / "out"), "--page", str(results)])
+    more.write_text("<!-- begin ablations -->\n<!-- end ablations -->\n<!-- begin figure2 -->\n<!-- end figure2 -->\n")
+    main(["collect", str(tmp_path), "--output", str(tmp_path / "out"), "--page", str(results), str(more)])
     assert "| MM-PSGD | best 65 | 55.0 (50.0 to 60.0) |" in results.read_text()
     assert "![figure2](out/figure2.png)" in results.read_text()
+    assert "| MM-PSGD | 55.0 (50.0 to 60.0) |" in more.read_text()
+    assert "![figure2](figure2.png)" in more.read_text()
     assert (tmp_path / "out" / "figure2.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="is no folder of runs"):
         found_in([tmp_path / "nowhere"], PARTS)
 
 
-def test_the_page_of_results_has_a_place_for_every_part() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "results.md").read_text()
+def test_every_part_has_its_place_on_one_page_of_results() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    first, *others = [path.read_text() for path in (docs / "results.md", *sorted((docs / "results").glob("*.md")))]
+    text = "\n".join([first, *others])
     wanted = [name for name in page.parts(found(), []) | page.states(found()) if name != "headline"]
-    assert text.splitlines()[0].endswith("<!-- headline -->")
-    assert [name for name in wanted if f"<!-- begin {name} -->" not in text or f"<!-- end {name} -->" not in text] == []
+    assert first.splitlines()[0].endswith("<!-- headline -->")
+    assert dict.fromkeys(wanted, (1, 1)) == {
+        name: (text.count(f"<!-- begin {name} -->"), text.count(f"<!-- end {name} -->")) for name in wanted
+    }

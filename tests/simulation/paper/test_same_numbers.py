@@ -73,11 +73,11 @@ def test_report_and_results_page_tell_the_same_cost_of_an_accuracy(tmp_path: Pat
     assert cells.cost([series.from_result(run, "")], 0.6) == "6 rounds, 6.00 GB, 18 s"
 
 
-def test_what_stands_on_the_results_page_is_what_the_files_beside_it_say() -> None:
+def test_what_stands_on_the_pages_of_results_is_what_the_files_beside_them_say() -> None:
     found = {part.name: series.read(DOCS / "results", part.name) for part in PARTS}
     whole = summary.completed(found)
     parts = page.parts(whole, mix.read(DOCS / "results")) | page.states(found)
-    text = (DOCS / "results.md").read_text()
-    # The figures stand above the tables, and are not drawn here.
-    without_figures = re.sub(r"!\[[\w-]+\]\(results/[\w-]+\.png\)\n\n(?=\|)", "", text)
-    assert page.filled(without_figures, parts) == without_figures
+    for address in (DOCS / "results.md", *(DOCS / "results").glob("*.md")):
+        # The figures stand above the tables, and are not drawn here.
+        without_figures = re.sub(r"!\[[\w-]+\]\([\w/-]+\.png\)\n\n(?=\|)", "", address.read_text())
+        assert page.filled(without_figures, parts) == without_figures
