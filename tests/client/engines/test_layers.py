@@ -27,7 +27,8 @@ def clients(kind: str, seed: int, batch: int) -> list[Work]:
     return [
         Work(
             client, (layers.inputs(kind, rng, 12),), rng.integers(0, layers.CLASSES, 12),
-            rng.integers(0, 12, (10, batch + client % 2)), rng.integers(0, 12, 5), int(rng.integers(2**50)),
+            np.stack([rng.permutation(12)[: batch + client % 2] for _ in range(10)]),
+            rng.integers(0, 12, 5), int(rng.integers(2**50)),
         )
         for client in range(3)
     ]  # fmt: skip
@@ -75,7 +76,8 @@ def trained(engine: str, kind: str, seed: int, work: list[Work], lr: float) -> V
 def test_every_engine_that_takes_a_layer_agrees_with_a_plain_torch_loop(
     engine: str, kind: str, seed: int, batch: int
 ) -> None:
-    work = clients(kind, seed, batch)
+    # Two or three examples whose values hardly differ are divided by that difference: BatchNorm makes much of rounding.
+    work = clients(kind, seed, batch if kind != "batch_norm" else max(4, batch))
     assert distance(trained(engine, kind, seed, work, 0.05), mean_of(kind, seed, work, 0.05)) < 1e-5
 
 
