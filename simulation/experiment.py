@@ -151,7 +151,7 @@ def _named(entries: Sequence[tuple[str, list[Config]]]) -> list[tuple[str, Confi
             mapping = config.to_mapping()
             parts = [name, *(_part(key, mapping[key]) for key in differing)]
             joined = "-".join(part for part in parts if part)
-            named.append((joined or ("" if alone else mapping["strategy"]), config))
+            named.append((joined or ("" if alone else _strategy(mapping["strategy"])), config))
     return named
 
 
@@ -160,10 +160,15 @@ def _differing(configs: Sequence[KeyedConfig]) -> list[str]:
     return [key for key in mappings[0] if any(mapping[key] != mappings[0][key] for mapping in mappings)]
 
 
+def _strategy(name: str) -> str:
+    """Return a strategy's name for a folder: of ``package.module:name`` the last part."""
+    return name.rpartition(":")[2]
+
+
 def _part(key: str, value: Any) -> str:
     """Return a strategy by itself, a flag by its key, anything else by key and value."""
     if key == "strategy":
-        return str(value)
+        return _strategy(value)
     if isinstance(value, bool):
         return key if value else ""
     if isinstance(value, dict):
@@ -184,7 +189,9 @@ def _passes(runs: Sequence[NamedRun]) -> tuple[tuple[NamedRun, ...], ...]:
     for run in runs:
         if training(run) not in order:
             order.append(training(run))
-    ranked = sorted(runs, key=lambda run: (order.index(training(run)), -STRATEGIES.index(run.config.strategy)))
+    # A user's own strategy comes last, so that it takes no pass's checkpoint away from a run that was there before.
+    needs = {name: at for at, name in enumerate(STRATEGIES)}
+    ranked = sorted(runs, key=lambda run: (order.index(training(run)), -needs.get(run.config.strategy, -1)))
     return tuple(tuple(group) for _, group in groupby(ranked, key=training))
 
 

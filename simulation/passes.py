@@ -15,6 +15,7 @@ from perennial.client.engines.trial import load_of
 from perennial.common.command import places
 from perennial.common.command.config import ENGINES
 from perennial.common.command.errors import InputError
+from perennial.common.command.naming import is_name
 from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.checking import check_data
 from perennial.common.task import ready
@@ -76,6 +77,9 @@ def with_engine(one: Pass, *, anew: bool) -> Pass:
     A run that is there keeps its engine, unless it begins ``anew``: timing must not change a bit of it.
     """
     config = one.config
+    if is_name(config.engine):
+        # One of a user's own is tried before anything is written.
+        choose(config.engine, one.network, one.shards.signature, task=one.task)
     if config.engine != AUTO:
         return one
     kept = {run.folder.config().get("engine") for run in one.runs} & set(ENGINES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 
 from torch import nn
 
@@ -19,7 +19,8 @@ from perennial.client.engines.stacked import StackedEngine
 from perennial.client.engines.told_native import ToldNativeEngine
 from perennial.client.engines.trial import Load
 from perennial.common.command.config import ENGINES
-from perennial.common.command.errors import InputError
+from perennial.common.command.errors import InputError, shown
+from perennial.common.command.naming import imported, is_name
 from perennial.common.command.typed_keys import AUTO
 from perennial.common.data.examples import Signature
 from perennial.common.task.learning_task import Task, collate
@@ -58,6 +59,8 @@ def choose(
             # It computes on CPUs alone.
             del makers["native"]
         return _fastest(makers, module, signature, threads, task, load)
+    if is_name(name):
+        makers[name] = partial(_own, name, module, task, work)
     if name not in makers:
         raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
     try:
@@ -125,6 +128,16 @@ def _right(makers: dict[str, Callable[[], Engine]]) -> Iterator[Engine]:
             _warn_once(f"native engine not available ({error}); using a slower one")
         except Unsupported as error:
             LOG.debug("engine %s does not take this model: %s", name, error)
+
+
+def _own(name: str, module: nn.Module, task: Task, work: Sequence[Work]) -> Engine:
+    """Return an engine of a user's own, if it trains right. Only a class is called: a server may send any name."""
+    found = imported("engine", name)
+    if not isinstance(found, type) or not {"train", "judge"} <= set(dir(found)):
+        raise InputError(f"engine {name!r} must be a class with train and judge, got {shown(found)}")
+    engine: Engine = found(module, task)
+    trial.check_right(engine, module, task, work)
+    return engine
 
 
 @cache

@@ -11,6 +11,7 @@ from perennial.common.command.errors import InputError, shown
 from perennial.common.command.naming import is_name
 from perennial.common.command.typed_keys import KeyedConfig, check_range, key_of, values, word, yes_or_no
 from perennial.common.cycle.clock import ClockSchedule, ClockSpec
+from perennial.common.cycle.own_schedule import names_a_schedule, own_schedule
 from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
 # Whoever has this key describes a run of an app of their own.
@@ -64,10 +65,10 @@ class AppConfig(KeyedConfig):
         for key, text in ((APP, self.app), ("initial", self.initial)):
             if not is_name(text):
                 raise InputError(f"{key} must be given as package.module:name, got {shown(text)}")
-        if self.clock:
-            ClockSpec.parse(self.clock, self.timezone)
-        else:
+        if not self.clock:
             self.schedule()
+        elif not names_a_schedule(self.clock):
+            ClockSpec.parse(self.clock, self.timezone)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
@@ -82,6 +83,8 @@ class AppConfig(KeyedConfig):
         return super().from_mapping({**mapping, **named})
 
     def schedule(self) -> Schedule:
+        if names_a_schedule(self.clock):
+            return own_schedule(self.clock, self)
         if self.clock:
             return ClockSchedule(self.clock, self.timezone, self.cycles)
         names = [name.strip() for name in self.blocks.split(",")]

@@ -13,6 +13,7 @@ from typing import Any, Self
 from perennial.common.command.errors import InputError, shown
 from perennial.common.command.typed_keys import AUTO, KeyedConfig, check_range, real, whole, word, yes_or_no
 from perennial.common.cycle.clock import ClockSchedule, ClockSpec, FakeClock
+from perennial.common.cycle.own_schedule import names_a_schedule, own_schedule
 from perennial.common.cycle.schedule import RoundSchedule, Schedule
 
 # The first five read the same chains, each more of them than the one before; the others are neighbours, which train
@@ -27,7 +28,7 @@ ENGINES = (AUTO, "native", "compiled", "stacked", "loop")
 class RunConfig(KeyedConfig):
     """Every setting of one run; the paper's symbol is named where there is one."""
 
-    strategy: str = word("mc-psgd", "the algorithm", STRATEGIES)
+    strategy: str = word("mc-psgd", "the algorithm", STRATEGIES, named=True)
     data: str = word(
         "digits",
         "digits, cifar10, cifar100, mnist, fashion-mnist, chicago, flights, an .npz file, a folder of shards, "
@@ -56,7 +57,11 @@ class RunConfig(KeyedConfig):
     )
     cycles: int = whole(5, "times through all blocks, C", least=1)
     rounds_per_block: int = whole(10, "rounds before the next block, E", least=1)
-    clock: str = word("", "blocks by time of day instead of by rounds, as in 'day: 08:00-20:00, night: 20:00-08:00'")
+    clock: str = word(
+        "",
+        "blocks by time of day instead of by rounds, as in 'day: 08:00-20:00, night: 20:00-08:00'; "
+        "or package.module:name, a schedule of your own",
+    )
     timezone: str = word("UTC", "time zone of the clock")
     retention_days: float = real(
         0.0, "age at which samples with timestamps are no longer used; 0: never", least=0, most=1e6
@@ -126,7 +131,7 @@ class RunConfig(KeyedConfig):
         0.0, "GPUs of a simulation's worker, of which there is one for each CPU; 0.5: two share one", least=0, most=64
     )
     engine: str = word(
-        AUTO, "training engine; auto: the fastest that trains the model right, by a short trial", ENGINES
+        AUTO, "training engine; auto: the fastest that trains the model right, by a short trial", ENGINES, named=True
     )
     seed: int = whole(0, "everything random derives from it", least=0)
     eval_every: int = whole(0, "rounds between evaluations; auto: about four a block", least=1, auto=True)
@@ -142,7 +147,7 @@ class RunConfig(KeyedConfig):
             raise InputError(
                 f"fedrep keeps a last layer for each block, and takes no model that is told the {self.told}"
             )
-        if self.clock:
+        if self.clock and not names_a_schedule(self.clock):
             ClockSpec.parse(self.clock, self.timezone)
         if self.clock_start:
             _instant(self.clock_start)
@@ -164,14 +169,17 @@ def flags() -> list[Field[Any]]:
 
 
 def schedule_of(config: RunConfig, *, started: str = "", done: int = 0) -> Schedule:
-    """Return the schedule: by the clock where one is given, else by rounds.
+    """Return the schedule: by the clock if one is given, else by rounds.
 
     started, done: of a run that goes on, when its clock began and how many rounds are behind it.
     """
     if not config.clock:
         return RoundSchedule(config.blocks, config.rounds_per_block, config.cycles)
+    begin = datetime.fromisoformat(started) if started else None
+    if names_a_schedule(config.clock):
+        schedule = own_schedule(config.clock, config)
+        return schedule.since(begin) if begin and isinstance(schedule, ClockSchedule) else schedule
     if not config.clock_start:
-        begin = datetime.fromisoformat(started) if started else None
         return ClockSchedule(config.clock, config.timezone, config.cycles, started=begin)
     first = _instant(config.clock_start)
     fake = FakeClock(first, timedelta(minutes=config.clock_step), done)

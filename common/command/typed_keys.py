@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 from perennial.common.command.errors import InputError, shown
+from perennial.common.command.naming import is_name
 
 AUTO = "auto"
 # YAML takes these for words, unless they have both a dot and a sign: 1e-3, 2.5e3.
@@ -37,9 +38,9 @@ def real(
     return field(default=default, metadata={"doc": doc, "above": above, "least": least, "most": most, "auto": auto})
 
 
-def word(default: str, doc: str, choices: tuple[str, ...] = ()) -> Any:
-    """A key that takes one of ``choices``, or any text if there are none."""
-    return field(default=default, metadata={"doc": doc, "choices": choices})
+def word(default: str, doc: str, choices: tuple[str, ...] = (), *, named: bool = False) -> Any:
+    """A key that takes one of ``choices``, or any text if there are none; with ``named`` also package.module:name."""
+    return field(default=default, metadata={"doc": doc, "choices": choices, "named": named})
 
 
 def yes_or_no(default: bool, doc: str) -> Any:
@@ -134,7 +135,7 @@ def check_range(item: Field[Any], value: Any) -> None:
     if isinstance(value, tuple) or is_auto(item, value):
         return
     if isinstance(value, str):
-        fits = not limits["choices"] or value in limits["choices"]
+        fits = not limits["choices"] or value in limits["choices"] or (limits.get("named", False) and is_name(value))
     elif isinstance(value, bool):
         fits = True
     else:
@@ -150,7 +151,8 @@ def check_range(item: Field[Any], value: Any) -> None:
 def _bounds(item: Field[Any]) -> str:
     limits = item.metadata
     if limits.get("choices"):
-        return f" one of {', '.join(limits['choices'])}"
+        own = " or package.module:name" if limits.get("named") else ""
+        return f" one of {', '.join(limits['choices'])}{own}"
     parts = []
     if limits.get("above", -math.inf) > -math.inf:
         parts.append(f"more than {limits['above']:g}")

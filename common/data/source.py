@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError
 from perennial.common.cycle.clock import ClockSpec
+from perennial.common.cycle.own_schedule import names_a_schedule
 from perennial.common.cycle.steady import SteadyClock
 from perennial.common.data import datasets, partition, sources
 from perennial.common.data.datasets import CutDataset, Shard, Shards
@@ -82,7 +83,7 @@ def _plain(config: RunConfig) -> Shards:
 def _folder(path: Path, config: RunConfig) -> Shards:
     """Return a folder of shards; where blocks follow a clock, its clients may hold samples with timestamps."""
     folder = ShardFolder(path)
-    if not config.clock:
+    if not config.clock or names_a_schedule(config.clock):
         return folder
     spec = ClockSpec.parse(config.clock, config.timezone)
     return TimedFolder(folder, spec, config.retention_days, None if config.clock_start else SteadyClock())

@@ -15,6 +15,7 @@ from perennial.common.command import unique_yaml
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.clock import ClockSpec
+from perennial.common.cycle.own_schedule import names_a_schedule
 from perennial.common.data import table_columns
 from perennial.common.data.row_shards import RowShards
 from perennial.common.data.timestamps import blocks_at, phases_at
@@ -95,6 +96,8 @@ class Table:
             )
         if not (self.clock or config.clock):
             raise InputError(f"{self.path} needs a clock to cut its blocks, as 'weekday: Mon-Fri, weekend: Sat,Sun'")
+        if names_a_schedule(self.clock or config.clock):
+            raise InputError(f"{self.path}: rows are cut by the windows of a clock, and {config.clock} names none")
         return ClockSpec.parse(self.clock or config.clock, self.timezone or config.timezone)
 
     def _test(self, seconds: NDArray[np.int64], zone: str) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from safetensors.numpy import load
 
 from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.clock import ClockSpec, utc_now
+from perennial.common.cycle.own_schedule import names_a_schedule
 from perennial.server.predict.versions import FINAL, MANIFEST, file_of, numbers, path_of, read_file, read_manifest
 from perennial.server.run.tree import DamagedError
 
@@ -81,7 +82,7 @@ class PublishedVersion:
         """What turns a time into a block; None: the run counts rounds."""
         with _damage(self.place):
             schedule = self.manifest["schedule"]
-            if not schedule.get("clock"):
+            if not schedule.get("clock") or names_a_schedule(schedule["clock"]):
                 return None
             spec = ClockSpec.parse(schedule["clock"], schedule["timezone"])
             if list(spec.names) != self.blocks:
@@ -109,7 +110,9 @@ class PublishedVersion:
 
     def _block_at(self, at: datetime | None) -> int:
         if self.clock is None:
-            raise InputError(f"the run counts rounds and has no clock; give block, one of: {', '.join(self.blocks)}")
+            named = self.manifest["schedule"].get("clock")
+            why = f"only {named} knows its blocks by the time" if named else "the run counts rounds and has no clock"
+            raise InputError(f"{why}; give block, one of: {', '.join(self.blocks)}")
         return self.clock.block_at(at or utc_now())
 
     def _block_named(self, block: str | int) -> int:

@@ -36,7 +36,7 @@ from perennial.server.run.pass_rows import row_of, train_losses
 from perennial.server.run.prepare import Pass, Run
 from perennial.server.run.tree import Tree
 from perennial.server.strategies.own.readers import Reader
-from perennial.server.strategies.own.ways import WAYS
+from perennial.server.strategies.own.ways import way_of
 from perennial.server.strategies.record import FoldedRound
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class PassFolders:
         score = self._pass.task.score
         for index, (run, metrics) in enumerate(zip(self._runs, self._metrics, strict=True)):
             found = scores[index] if scores else None
-            metrics.append(row_of(record, WAYS[run.config.strategy], found, score))
+            metrics.append(row_of(record, way_of(run.config.strategy), found, score))
             means.append(score.shown(sum(found) / len(found)) if found else None)
         if self._progress:
             self._progress.round_done(record, means, self._schedule)

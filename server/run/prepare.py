@@ -14,6 +14,7 @@ from perennial.common.data.source import open_shards, resolved
 from perennial.common.task.learning_task import Task
 from perennial.common.task.ready import build, open_task
 from perennial.server.run.folder import RunFolder
+from perennial.server.strategies.own.ways import way_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def prepare(runs: Sequence[Run]) -> Pass:
 
     Data are opened and the network is built here and nowhere else. Bad input is found here, before anything is written.
     """
+    for run in runs:
+        way_of(run.config.strategy)
     shards = open_shards(runs[0].config)
     runs = tuple(replace(run, config=resolved(run.config, shards)) for run in runs)
     config = runs[0].config

@@ -9,6 +9,8 @@ from typing import Any
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from perennial.common.command.config import STRATEGIES, RunConfig
+from perennial.common.command.errors import InputError, shown
+from perennial.common.command.naming import imported
 from perennial.common.cycle.schedule import Schedule
 from perennial.common.wire.chains import CHAINS, MIXED, SEPARATE
 from perennial.common.wire.layout import Layout
@@ -98,15 +100,25 @@ class Training:
     readers: tuple[Reader, ...]
 
 
+def way_of(strategy: str) -> Way:
+    """Return the way of a strategy: of the table, or a user's own, which is named as package.module:name."""
+    if strategy in WAYS:
+        return WAYS[strategy]
+    found = imported("strategy", strategy)
+    if not isinstance(found, Way):
+        raise InputError(f"strategy {strategy!r} must be a Way, got {shown(found)}")
+    return found
+
+
 def trains(strategy: str) -> str:
     """Return what tells apart strategies that cannot share a training; '' for the chains of the paper."""
-    return strategy if WAYS[strategy].own else ""
+    return strategy if way_of(strategy).own else ""
 
 
 def assemble(configs: Sequence[RunConfig], schedule: Schedule, layout: Layout, roster: Roster) -> Training:
     """Return the training of a pass; the first run, which needs most, trains for all."""
     assert len({trains(config.strategy) for config in configs}) == 1, "the runs of a pass must share its training"
-    ways, names, first = [WAYS[config.strategy] for config in configs], schedule.names, configs[0]
+    ways, names, first = [way_of(config.strategy) for config in configs], schedule.names, configs[0]
     dispatch = Dispatch(first, layout, roster, lambda: strategy.check_running())
     both = ways[0].own is None and (CHOSEN in [way.reads for way in ways] or len({way.reads for way in ways}) > 1)
     # What a strategy folds by itself is the reader of the first run, if that reads the same; else it folds for nobody,
