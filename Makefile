@@ -89,8 +89,8 @@ test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), wit
 
 # flwr 1.42 comes by itself, without its dependencies: another package's pin keeps some of them out.
 canary: $(VENV)/dev ## the library and the quick runtime with flwr 1.42, then with the newest flwr that can be had
-	$(BIN)/python -m tests.canary '1.42.*'
-	$(BIN)/python -m tests.canary
+	$(BIN)/python -m tests.canary '1.42.*' newest
+
 test-cluster: $(VENV)/dev ## a Ray cluster of two raylets, one of which dies in mid-run, and a third one that joins
 	$(BIN)/pytest -q -m "slow or not slow" tests/simulation/test_machines.py
 

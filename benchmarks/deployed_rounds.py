@@ -1,6 +1,7 @@
 """Seconds a deployed round takes, stock Flower and ours side by side: two nodes, two models of 250 kB, on this machine.
 
     python benchmarks/deployed_rounds.py
+    python -m benchmarks.against ../before --lines deployed      ours alone, beside another commit's, in turns
 
 Both run the same app on the same data through the same commands; local training is one step, so that what is timed is
 the runtime. Stock is Flower as it comes: flower-superlink, flower-supernode, `flwr run`, and Flower's own grid. Also

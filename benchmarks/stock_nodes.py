@@ -3,7 +3,8 @@
     python -m benchmarks.stock_nodes
 
 The app is a quickstart's on NumPy, of four numbers, so that what is timed is the runtime. All is on this machine, with
-TLS and keys. The first round is left out: in it nodes come online and stock ones fetch the app.
+TLS and keys. The first round is left out: in it nodes come online and stock ones fetch the app. What the stock nodes
+have not done within ``--stock-seconds`` is left out too; one round after the first is the least that counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,17 +25,18 @@ from benchmarks.processes import commit, wait_until  # noqa: E402
 from perennial.common.command.flower import environment  # noqa: E402
 from tests.apps import numpy_app  # noqa: E402
 
-_SECONDS_PER_ROUND = 600
+_SECONDS_PER_ROUND = 600.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--nodes", type=int, default=20, help="default: 20")
     parser.add_argument("--stock-rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--stock-seconds", type=float, default=600.0, help="at most; default: 600")
     parser.add_argument("--rounds", type=int, default=40, help="default: 40")
     options = parser.parse_args()
-    stock = seconds("stock", options.nodes, options.stock_rounds)
-    quick = seconds("quick", options.nodes, options.rounds)
+    stock = seconds("stock", options.nodes, options.stock_rounds, options.stock_seconds)
+    quick = seconds("quick", options.nodes, options.rounds, _SECONDS_PER_ROUND)
     print(f"commit {commit(ROOT)}, {options.nodes} nodes, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
     print("| nodes | rounds | median s | slowest s |\n|---|---|---|---|")
     for name, found in (("flower-supernode", stock), ("flower-client --app", quick)):
@@ -41,8 +44,8 @@ def main() -> None:
     print(f"\nflower-supernode / flower-client: {statistics.median(stock) / statistics.median(quick):.0f}")
 
 
-def seconds(kind: str, nodes: int, rounds: int) -> list[float]:
-    """Return the seconds of each round but the first."""
+def seconds(kind: str, nodes: int, rounds: int, most: float) -> list[float]:
+    """Return the seconds of each round but the first, of those that were done within ``most`` seconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         variables = {**environment(folder / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -50,10 +53,14 @@ def seconds(kind: str, nodes: int, rounds: int) -> list[float]:
         fleet.prepare()
         keys = numpy_app.keys(nodes=nodes, cycles=1, **{"blocks": 1, "rounds-per-block": rounds})
         flags = ["--stock-nodes"] if kind == "stock" else []
-        with fleet.served(keys, *flags) as (server, port), fleet.connected(kind, port, numpy_app.APP):
-            wait_until(lambda: server.poll() is not None, _SECONDS_PER_ROUND * rounds, f"{rounds} rounds")
+        with (
+            fleet.served(keys, *flags) as (server, port),
+            fleet.connected(kind, port, numpy_app.APP),
+            suppress(TimeoutError),
+        ):
+            wait_until(lambda: server.poll() is not None, most, f"{rounds} rounds")
         found = [float(row["seconds"]) for row in fleet.rows()]
-        assert len(found) == rounds, (folder / "server.log").read_text()[-3000:]
+        assert len(found) > 1, (folder / "server.log").read_text()[-3000:]
         assert all(row["clients-answered"] == nodes for row in fleet.rows()), "some nodes did not answer"
         return found[1:]
 

@@ -14,8 +14,9 @@ from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError
 from perennial.server import options
-from perennial.server.jobs import job_of
+from perennial.server.jobs import Job, job_of
 from perennial.server.run.folder import RunFolder
+from perennial.server.run.lock import hold
 
 # They import all of Flower's internals that the quick runtime's server needs, without and with stock nodes.
 _QUICK = {False: "perennial.server.link.fleet_run", True: "perennial.server.link.both"}
@@ -78,6 +79,12 @@ def _check_listener(arguments: argparse.Namespace) -> None:
 
 def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     """Train with whoever connects; everything lives in this process."""
+    job = job_of(config, resume=arguments.resume, overwrite=arguments.overwrite)
+    with hold(arguments.state_dir):
+        return _serve_job(config, job, arguments)
+
+
+def _serve_job(config: RunConfig | AppConfig, job: Job, arguments: argparse.Namespace) -> int:
     from perennial.server.cohort.patience import Patience
     from perennial.server.link.bundle import bundled
     from perennial.server.link.eager_grid import Stopped
@@ -86,7 +93,6 @@ def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     from perennial.server.link.listener import Listener
     from perennial.server.predict.offering import PredictorOffer
 
-    job = job_of(config, resume=arguments.resume, overwrite=arguments.overwrite)
     signals = console.Signals("stopping: the round under way is abandoned, the rounds before it are kept")
     keyed = not (arguments.insecure or arguments.any_node)
     # A stock node asks for the app before it answers anything.

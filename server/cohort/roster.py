@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message, MessageType
@@ -90,11 +90,13 @@ class Roster:
         self._resting = {node: rest for node, rest in self._resting.items() if node in online}
         answers = sorted(self._ask(grid, asked), key=_by_client)
         self._hosts = {client: node for node, identity in self._nodes.items() for client in identity.clients}
+        # Some grids know which clients a node's key is for.
+        may_not: Callable[[int, Sequence[int]], str] = getattr(grid, "claim_problem", lambda node, clients: "")
         for node, identity in answers:
             # What it claimed before holds no more, whatever comes of this.
             for client in self._nodes[node].clients if node in self._nodes else ():
                 self._hosts.pop(client, None)
-            if problem := self._problem(identity):
+            if problem := self._problem(identity) or may_not(node, identity.clients):
                 self._refuse(node, problem)
             else:
                 self._nodes[node] = identity

@@ -54,14 +54,19 @@ class BothRegistries:
         self._fleet, self._link = fleet, link
         self._stock: dict[int, int] = {}
 
-    def register(self, key: EllipticCurvePublicKey) -> int:
-        node = self._fleet.register(key)
-        self._stock[node] = self._link.register(key)
+    def register(self, key: EllipticCurvePublicKey, clients: frozenset[int] | None = None) -> int:
+        node = self._fleet.register(key, clients)
+        if node not in self._stock:
+            self._stock[node] = self._link.register(key)
+        # The same key has another id there.
+        self._fleet.bindings.bind(self._stock[node], clients)
         return node
 
     def revoke(self, node_id: int) -> None:
         self._fleet.revoke(node_id)
-        self._link.revoke(self._stock.pop(node_id))
+        stock = self._stock.pop(node_id)
+        self._fleet.bindings.bind(stock, None)
+        self._link.revoke(stock)
 
 
 class BothGrid(LocalGrid):
@@ -73,6 +78,9 @@ class BothGrid(LocalGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         return [*self._fleet.get_node_ids(), *self._stock.get_node_ids()]
+
+    def claim_problem(self, node: int, clients: Iterable[int]) -> str:
+        return self._fleet.claim_problem(node, clients)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         stock = set(self._stock.get_node_ids())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
+from perennial.server.link.bindings import Bindings
 from perennial.server.link.fleet_keys import Keys
 from perennial.server.link.fleet_state import Errand, FleetState
 
@@ -38,6 +39,7 @@ class Fleet:
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self.keys = Keys(anybody=anybody, certificate=certificate)
+        self.bindings = Bindings()
         self.state = FleetState(self._free)
         self.over = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -52,14 +54,20 @@ class Fleet:
 
     # --- For whoever admits nodes -------------------------------------------------------------------------------------
 
-    def register(self, key: EllipticCurvePublicKey) -> int:
-        """Admit the node with this key; return its id. A revoked key stays refused until the process restarts."""
+    def register(self, key: EllipticCurvePublicKey, clients: frozenset[int] | None = None) -> int:
+        """Admit the node with this key; return its id. A revoked key stays refused until the process restarts.
+
+        clients: those that it may claim; None: whichever no other key is for.
+        """
         with self.lock:
-            return self.keys.register(key)
+            node = self.keys.register(key)
+            self.bindings.bind(node, clients)
+            return node
 
     def revoke(self, node_id: int) -> None:
         with self._changed:
             self.keys.revoke(node_id)
+            self.bindings.bind(node_id, None)
             self.state.leave(node_id)
             self._changed.notify_all()
         self._tell(lambda: self._wake([node_id]))
@@ -69,6 +77,10 @@ class Fleet:
     def online(self) -> list[int]:
         with self.lock:
             return list(self.state.online)
+
+    def claim_problem(self, node_id: int, clients: Iterable[int]) -> str:
+        with self.lock:
+            return self.bindings.problem(node_id, clients)
 
     def push(self, orders: Sequence[Errand]) -> None:
         with self._changed:

@@ -55,6 +55,10 @@ class FleetGrid(LocalGrid):
         self._raise_if_stopped()
         return self._fleet.online()
 
+    def claim_problem(self, node: int, clients: Iterable[int]) -> str:
+        """Return why a node may not claim ``clients``; '' if it may."""
+        return self._fleet.claim_problem(node, clients)
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send orders; a model that several of them share is in memory once."""
         self._raise_if_stopped()

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from perennial.common.command.errors import InputError
+from perennial.server.link.bindings import OPTION, read_clients
 
 LOG = logging.getLogger("perennial")
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -22,22 +23,27 @@ Stamp = tuple[int, ...]
 
 
 class Registry(Protocol):
-    """What admits nodes; ``perennial.server.link.link.Link`` fills it."""
+    """What admits nodes; it may be told anew which clients a key is for."""
 
-    def register(self, key: EllipticCurvePublicKey) -> int: ...
+    def register(self, key: EllipticCurvePublicKey, clients: frozenset[int] | None = None) -> int: ...
     def revoke(self, node_id: int) -> None: ...
 
 
 class KeyFolder:
-    """Keeps ``registry`` in step with the ``*.pub`` files of a folder (OpenSSH format, NIST curves)."""
+    """Keeps ``registry`` in step with the ``*.pub`` files of a folder (OpenSSH format, NIST curves).
+
+    A word ``clients=0-3,7`` behind a key says which clients it is for (see ``perennial.server.link.bindings``).
+    """
 
     def __init__(self, folder: Path, registry: Registry) -> None:
         self._folder, self._registry = folder, registry
         # By content, not by name: a file that is renamed is still the same device.
         self._nodes: dict[str, int] = {}
-        self._bad: set[str] = set()
-        # By file name: the key that was read, and what the file was like then.
-        self._read: dict[str, str] = {}
+        # Which clients each of them is for, as its file has it; and keys with such lists that admit nobody.
+        self._lists: dict[str, str] = {}
+        self._bad: set[tuple[str, str]] = set()
+        # By file name: the key and list that were read, and what the file was like then.
+        self._read: dict[str, tuple[str, str]] = {}
         self._stamps: dict[str, Stamp] = {}
         # What this look and the one before found wrong: a problem is said once, not with every look.
         self._problems: set[str] = set()
@@ -65,28 +71,38 @@ class KeyFolder:
             files = sorted((entry.name, self._stamp_of(entry)) for entry in entries if entry.name.endswith(".pub"))
         self._read = {name: self._key_in(self._folder / name, stamp) for name, stamp in files}
         self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in self._read}
-        found = {key: self._folder / name for name, key in self._read.items() if key}
-        new = [text for text in found if text not in self._nodes and text not in self._bad]
-        for text in new:
-            self._admit(text, found[text], say=len(new) <= _MOST_SAID)
+        found = {key: (self._folder / name, listed) for name, (key, listed) in self._read.items() if key}
+        new = [
+            key
+            for key, (_, listed) in found.items()
+            if (key not in self._nodes or self._lists[key] != listed) and (key, listed) not in self._bad
+        ]
+        for key in new:
+            self._admit(key, *found[key], say=len(new) <= _MOST_SAID)
         if len(new) > _MOST_SAID:
             LOG.info("%d keys of %s may connect", len(new), self._folder)
         for text in self._nodes.keys() - found.keys():
             node = self._nodes.pop(text)
+            self._lists.pop(text)
             self._registry.revoke(node)
             LOG.warning("node %d is revoked: its key is no longer in %s", node, self._folder)
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def _admit(self, text: str, path: Path, *, say: bool) -> None:
+    def _admit(self, text: str, path: Path, listed: str, *, say: bool) -> None:
         try:
-            self._nodes[text] = self._registry.register(read_public_key(text, path))
+            clients = read_clients(listed.removeprefix(OPTION)) if listed else None
+            self._nodes[text] = self._registry.register(read_public_key(text, path), clients)
         except ValueError as error:
-            self._bad.add(text)
-            LOG.warning("%s admits nobody: %s", path.name, error)
+            self._bad.add((text, listed))
+            LOG.warning("%s %s: %s", path.name, "is left as it was" if text in self._nodes else "admits nobody", error)
         else:
-            LOG.log(logging.INFO if say else logging.DEBUG, "%s may connect as node %d", path.name, self._nodes[text])
+            self._lists[text] = listed
+            LOG.log(
+                logging.INFO if say else logging.DEBUG,
+                "%s may connect as node %d%s", path.name, self._nodes[text], f", {listed}" if listed else "",
+            )  # fmt: skip
 
     def _watch(self) -> None:
         while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
@@ -104,19 +120,19 @@ class KeyFolder:
             return ()
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _key_in(self, path: Path, stamp: Stamp) -> str:
-        """Return type and key, without the comment; empty where the file went away meanwhile or is no text."""
+    def _key_in(self, path: Path, stamp: Stamp) -> tuple[str, str]:
+        """Return the key with its type, and its list of clients; empty where the file went away or is no text."""
         if stamp and self._stamps.get(path.name) == stamp:
             return self._read[path.name]
         try:
-            text = " ".join(path.read_text().split()[:2])
+            words = path.read_text().split()
         except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
-            return ""
+            return "", ""
         except OSError as error:
             self._warn(f"{path} cannot be read, and what it admitted stays admitted: {error.strerror}")
-            return self._read.get(path.name, "")
+            return self._read.get(path.name, ("", ""))
         self._stamps[path.name] = stamp
-        return text
+        return " ".join(words[:2]), next((word for word in words[2:] if word.startswith(OPTION)), "")
 
     def _warn(self, problem: str) -> None:
         if problem not in self._known_problems:

@@ -25,12 +25,14 @@ from perennial.common.command.config import RunConfig
 from perennial.common.command.console import say
 from perennial.common.command.errors import InputError, RunError
 from perennial.common.command.flower import command, end, environment, free_port
+from perennial.server.link.bindings import OPTION
 from perennial.server.link.bundle import stage
 from perennial.server.link.forward import Forward
 from perennial.server.link.gate import Gate
 from perennial.server.link.listener import Listener
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.library_folder import discard_run
+from perennial.server.run.lock import hold
 
 _CONNECTION = "perennial"
 _START_SECONDS = 180.0
@@ -41,7 +43,8 @@ def serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     """Start a SuperLink on loopback and a door before it, and run on it; a signal ends what was started."""
     signals = console.Signals("stopping the run", interrupt=True)
     try:
-        return _serve(config, arguments)
+        with hold(arguments.state_dir):
+            return _serve(config, arguments)
     except KeyboardInterrupt:
         return signals.exit_code()
 
@@ -59,8 +62,11 @@ def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
         _wait_for_health(link, port, arguments)
         flower = Flower(home, f"127.0.0.1:{port}", arguments.tls_ca)
         if not (arguments.insecure or arguments.any_node):
-            for key in sorted((arguments.state_dir / "nodes").glob("*.pub")):
+            keys = sorted((arguments.state_dir / "nodes").glob("*.pub"))
+            for key in keys:
                 flower.register(key)
+            if any(f" {OPTION}" in key.read_text(errors="replace") for key in keys):
+                say(f"flower-server: the stock runtime does not hold nodes to the {OPTION} of their keys")
         scheme = "http" if arguments.insecure else "https"
         door = Forward(f"{scheme}://127.0.0.1:{port}", arguments.tls_ca)
         listener = Listener(Gate(door), arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)

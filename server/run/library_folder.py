@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from perennial.server.strategies.base import BlockStrategy
 
 LOG = logging.getLogger("flwr")
+# What a user has no other name for.
+_CALLED = {"inner": "strategy inside"}
 
 
 @contextmanager
@@ -153,8 +155,10 @@ class LibraryFolder:
         if place := first_difference(theirs, self._identity):
             # Their values whole: a place alone says little.
             what = next((one for one in self._identity if place.startswith(one)), "")
+            called = _CALLED.get(what, what)
             raise InputError(
-                f"{self._path} holds a run with another {place}: its {what} is {shown(theirs.get(what))}, not "
+                f"{self._path} holds a run with another {called}{place[len(what) :]}: its {called} is "
+                f"{shown(theirs.get(what))}, not "
                 f"{shown(self._identity.get(what))}; start it as it was, or choose another run_dir"
             )
 

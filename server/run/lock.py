@@ -60,7 +60,7 @@ def _lock(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise InputError(f"{folder} is held by {_holder(descriptor)}; wait for it, or choose another output") from error
+        raise InputError(f"{folder} is held by {_holder(descriptor)}; wait for it, or name another folder") from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

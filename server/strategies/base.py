@@ -51,10 +51,10 @@ class BlockStrategy(Strategy):
     """A mixed chain, and a predictor for each block.
 
     carrier: how messages travel. observers: who is told of each round's models. problem: why the last attempt at a
-    round gave nothing, if the carrier knows. slot: the place of the round that is being trained or judged; None before
-    the first. trained: the slot of the last round that is in the chains. pending: of the round that waits for its
-    vote, if one does. rounds: those not over yet. one_model: all blocks have the same predictor, which every round
-    changes.
+    round gave nothing, if the carrier knows. slot: the place of the round that is being trained or judged, for the
+    initial model that of round 1; None before. trained: the slot of the last round that is in the chains. pending: of
+    the round that waits for its vote, if one does. rounds: those not over yet. one_model: all blocks have the same
+    predictor, which every round changes.
     """
 
     one_model = False
@@ -106,8 +106,9 @@ class BlockStrategy(Strategy):
 
         num_rounds: the rounds of the whole run, those before a resume included; None: to the end of the schedule.
         evaluate_fn: judges the predictor of the round's block, which it finds in ``slot``; before round 1 the initial
-        model. run_dir: the folder that keeps the run after every round; a second start with it goes on from there.
-        on_round: called with the record of each round. stop: asked after each round whether the run ends.
+        model, in the slot of round 1. run_dir: the folder that keeps the run after every round; a second start with it
+        goes on from there. on_round: called with the record of each round. stop: asked after each round whether the run
+        ends.
         """
         with keeping(run_dir) as keeper:
             loop = Loop(

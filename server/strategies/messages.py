@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from perennial.common.cycle.schedule import Slot
 _SERVER_ROUND = "server-round"
 # What clients find in the config record beside Flower's own key, and what a user's config may therefore not have.
 SLOT_KEYS = ("cycle", "block", "block-name", "chain")
+# What a terminal would take for a colour, and what follows the error itself in a traceback that Ray put together.
+_COLOUR, _RAISED_AGAIN = re.compile(r"\x1b\[[0-9;]*m"), "\n\nThe above exception was the direct cause"
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,13 @@ def answerers(replies: Iterable[Message]) -> list[int]:
 def first_error(replies: Iterable[Message]) -> str:
     """Return why the first reply with an error has one, on one line; '' if there is none."""
     reasons = [reply.error.reason or f"code {reply.error.code}" for reply in replies if reply.has_error()]
-    return " ".join(reasons[0].split())[:300] if reasons else ""
+    return _one_line(reasons[0])[:300] if reasons else ""
+
+
+def _one_line(reason: str) -> str:
+    """Return a reason on one line: of the tracebacks that Flower's simulation gives, what the app raised."""
+    text, raised, _ = _COLOUR.sub("", reason).partition(_RAISED_AGAIN)
+    return text.rstrip().rpartition("\n")[2] if raised else " ".join(text.split())
 
 
 def _to(node: int, message: Message) -> Message:

@@ -49,6 +49,8 @@ class Loop:
         self._evaluate_fn, self._keeper, self._on_round, self._stop = evaluate_fn, keeper, on_round, stop
         self._result = BlockResult()
         self._over: list[FoldedRound] = []
+        # The slot of round 1, if it was read before the round.
+        self._first: Slot | None = None
 
     def run(
         self, initial: ArrayRecord, timeout: float, train_config: ConfigRecord, evaluate_config: ConfigRecord
@@ -83,6 +85,8 @@ class Loop:
             LOG.info("Going on after round %s", trained.server_round if trained else 0)
         # A run that was killed in its first round has not told anybody yet.
         if self._evaluate_fn and self._strategy.trained is None:
+            # It finds its block in the slot, as for every later model.
+            self._strategy.slot = self._first = self._strategy.schedule.after(None)
             result = self._evaluate_fn(0, initial.copy())
             LOG.info("Initial global evaluation results: %s", result)
             if result is not None:
@@ -91,7 +95,7 @@ class Loop:
     def _rounds(self) -> None:
         strategy = self._strategy
         while self._last is None or strategy.trained is None or strategy.trained.server_round < self._last:
-            slot = strategy.schedule.after(strategy.trained)
+            slot, self._first = self._first or strategy.schedule.after(strategy.trained), None
             self._settle_before(slot)
             if slot is None:
                 return

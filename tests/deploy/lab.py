@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -70,13 +70,16 @@ class Network:
 class Process:
     """A command that runs in a namespace, and what it has said."""
 
-    def __init__(self, namespace: str, arguments: list[str], log: Path) -> None:
+    def __init__(
+        self, namespace: str, arguments: list[str], log: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "FLWR_HOME": str(log.parent / "flwr"),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            **(variables or {}),
         }
         self._log = log
         with log.open("ab") as output:
@@ -116,11 +119,12 @@ class Process:
 
 
 class Lab:
-    """A server, four devices with keys and shards, and an outsider."""
+    """A server, four devices with keys and shards, and an outsider. variables: of processes that are started."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.folder, self.network = folder, Network(number)
         self._processes: list[Process] = []
+        self.variables: dict[str, str] = {}
         self.state = folder / "state"
         self.address = self.network.add(SERVER)
         for host in [*map(device, range(CLIENTS)), OUTSIDER]:
@@ -152,7 +156,7 @@ class Lab:
         )  # fmt: skip
 
     def start(self, host: str, arguments: list[str]) -> Process:
-        process = Process(self.network.name(host), arguments, self.folder / f"{host}.log")
+        process = Process(self.network.name(host), arguments, self.folder / f"{host}.log", self.variables)
         self._processes.append(process)
         return process
 

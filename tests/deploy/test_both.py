@@ -19,8 +19,9 @@ from perennial.client.link.failures import Refused
 from perennial.client.link.fleet_connection import FleetConnection
 from perennial.client.node import Server as NodeServer
 from perennial.common.command.config import RunConfig
-from perennial.server.link.both import BothGrid
+from perennial.server.link.both import BothGrid, BothRegistries
 from perennial.server.link.bundle import bundled
+from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.fleet_run import FleetRun, open_run
 from perennial.server.link.link import Link
 from perennial.server.link.listener import Listener
@@ -53,6 +54,24 @@ class Both:
         self.registered = self.run.registry.register(key.public_key())
         self.made.append(kind(self.address, ca=self.tls / "ca.crt", key=key))
         return self.made[-1], self.made[-1].activate()
+
+
+def test_a_key_is_for_the_same_clients_by_either_way() -> None:
+    registry, claims = Link(), Fleet(RunFacts({}))
+    both = BothRegistries(claims, registry)
+    public = generate_private_key(SECP384R1()).public_key()
+    node = both.register(public, frozenset({0, 1}))
+    stock = both._stock[node]
+    assert node != stock
+    for one in (node, stock):
+        assert claims.claim_problem(one, (0, 1)) == ""
+        assert "it claims client 2" in claims.claim_problem(one, (2,))
+    assert claims.claim_problem(stock + 1, (0,)) == "client 0 is for another key"
+    # A list may change while the key stays.
+    assert both.register(public, frozenset({2})) == node
+    assert claims.claim_problem(stock, (2,)) == claims.claim_problem(stock + 1, (0,)) == ""
+    both.revoke(node)
+    assert claims.claim_problem(stock + 1, (2,)) == ""
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import key_of
 from perennial.server import cli as server_cli
 from perennial.server import options
+from perennial.server.run.lock import hold
 
 
 @pytest.fixture
@@ -233,6 +235,14 @@ def test_a_run_that_is_there_is_not_started_over_by_a_forgotten_flag(
     said = refused(capsys, server_cli.main, "--insecure", "--runtime", runtime, "--state-dir", tmp_path)
     assert "run holds a run of 2 rounds; go on with it by --resume" in said
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == "{}\n{}\n"
+
+
+@pytest.mark.parametrize("runtime", ["quick", "stock"])
+def test_two_servers_do_not_share_their_state(runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--insecure", "--port", "0", "--shape", "4", "--classes", "2", "--output", tmp_path / "other")
+    with hold(tmp_path / "state"):
+        said = refused(capsys, server_cli.main, *arguments, "--runtime", runtime, "--state-dir", tmp_path / "state")
+    assert f"{tmp_path / 'state'} is held by process {os.getpid()} on " in said
 
 
 def test_the_stock_runtime_does_not_start_a_run_anew_that_was_to_go_on(

@@ -158,6 +158,17 @@ def test_admitted_keys_are_for_the_server_to_read_whoever_admits_them(tmp_path: 
     assert admitted.parent.stat().st_mode & 0o777 == 0o755
 
 
+def test_a_key_is_admitted_for_some_clients_alone(tmp_path: Path) -> None:
+    (tmp_path / "device.pub").write_text("ecdsa-sha2-nistp384 AAAA a comment\n")
+    command = [DEPLOY / "admit.sh", "--clients", "0-3,7", tmp_path / "state", tmp_path / "device.pub"]
+    subprocess.run(command, check=True, capture_output=True)
+    admitted = (tmp_path / "state" / "nodes" / "device.pub").read_text()
+    assert admitted == "ecdsa-sha2-nistp384 AAAA clients=0-3,7\n"
+    command[2] = "0-3, 7"
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "write --clients as 0-3,7\n")
+
+
 def test_certificates_name_loopback_and_every_given_address(tmp_path: Path) -> None:
     command = [DEPLOY / "certificates.sh", tmp_path, "server.example", "192.0.2.7", "2001:db8::7"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from perennial.server.link.fleet import Fleet, RunFacts
 from perennial.server.link.key_folder import KeyFolder
 from tests.deploy.conftest import key
 from tests.processes import wait_until
@@ -16,9 +17,11 @@ from tests.processes import wait_until
 class Registry:
     def __init__(self) -> None:
         self.nodes: set[int] = set()
+        self.clients: list[frozenset[int] | None] = []
 
-    def register(self, key: object) -> int:
+    def register(self, key: object, clients: frozenset[int] | None = None) -> int:
         self.nodes.add(len(self.nodes) + 1)
+        self.clients.append(clients)
         return len(self.nodes)
 
     def revoke(self, node_id: int) -> None:
@@ -41,6 +44,42 @@ def test_a_key_file_admits_and_its_removal_revokes(tmp_path: Path) -> None:
     (tmp_path / "renamed.pub").unlink()
     keys.look()
     assert registry.nodes == set()
+
+
+def test_a_list_of_clients_behind_a_key_goes_with_it_and_may_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(RunFacts({}))
+    keys = KeyFolder(tmp_path, fleet)
+    new_key(tmp_path / "a")
+    kind, coded, comment = (tmp_path / "a.pub").read_text().split()
+    (tmp_path / "a.pub").write_text(f"{kind} {coded} clients=0-2 {comment}")
+    keys.look()
+    (node,) = keys._nodes.values()
+    assert fleet.claim_problem(node, (1, 2)) == ""
+    assert "it claims client 7" in fleet.claim_problem(node, (7,))
+    (tmp_path / "a.pub").write_text(f"{kind} {coded} {comment} clients=7")
+    keys.look()
+    assert fleet.claim_problem(node, (7,)) == ""
+    # What cannot be read changes nothing, and is said once.
+    (tmp_path / "a.pub").write_text(f"{kind} {coded} clients=7-3 {comment}")
+    keys.look()
+    keys.look()
+    assert fleet.claim_problem(node, (7,)) == ""
+    said = [record.getMessage() for record in caplog.records if "is no list" in record.getMessage()]
+    assert said == ["a.pub is left as it was: clients=7-3 is no list of clients; write it as clients=0-3,7"]
+    (tmp_path / "a.pub").unlink()
+    keys.look()
+    assert fleet.claim_problem(node + 1, (7,)) == ""
+
+
+def test_a_new_key_whose_list_cannot_be_read_admits_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = KeyFolder(tmp_path, registry := Registry())
+    new_key(tmp_path / "a")
+    (tmp_path / "a.pub").write_text(f"{(tmp_path / 'a.pub').read_text().strip()} clients=all")
+    keys.look()
+    assert registry.nodes == set()
+    assert "a.pub admits nobody: clients=all is no list of clients" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "text", "binary"])

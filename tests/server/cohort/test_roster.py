@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from perennial.common.command.errors import RunError
 from perennial.common.wire import protocol
 from perennial.common.wire.protocol import Identity
 from perennial.server.cohort.roster import Quarantine, Roster
+from perennial.server.strategies.grids import AroundGrid
 from tests.server.conftest import FakeGrid
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -107,6 +109,22 @@ def test_a_doubted_node_that_cannot_say_who_it_is_takes_part_no_more(answer: Rec
     roster.doubt(5)
     roster.refresh(grid)
     assert roster.cohort(1, 0) == {9: (1,)}
+
+
+class Bound(FakeGrid):
+    """A grid that knows the clients of one key."""
+
+    def claim_problem(self, node: int, clients: Sequence[int]) -> str:
+        return f"it claims client {clients[-1]}, and its key is for client 0 alone" if node == 5 and clients[1:] else ""
+
+
+def test_a_node_that_claims_what_its_key_is_not_for_is_refused(warned: pytest.LogCaptureFixture) -> None:
+    grid = Bound({5: (0, 1), 9: (2,)})
+    roster = a_roster(grid)
+    assert roster.cohort(1, 0) == {9: (2,)}
+    assert "node 5 is refused: it claims client 1, and its key is for client 0 alone" in warned.messages
+    # Also through what the strategies put around a grid.
+    assert a_roster(AroundGrid(grid)).cohort(1, 0) == {9: (2,)}
 
 
 def test_too_few_nodes_end_the_run_with_counts_and_remedy() -> None:

@@ -62,7 +62,7 @@ def test_a_second_process_is_told_who_holds_the_folder_and_since_when(
 ) -> None:
     says = (
         rf"^{re.escape(str(tmp_path))} is held by process {holder.pid} on {re.escape(os.uname().nodename)} since "
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00; wait for it, or choose another output$"
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00; wait for it, or name another folder$"
     )
     with pytest.raises(InputError, match=says), hold(tmp_path):
         pass

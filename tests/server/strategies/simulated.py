@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from flwr.simulation import run_simulation
 
 from perennial import MCPSGD, MMPSGD, RoundSchedule, both_chains
+from perennial.common.command.errors import RunError
 from perennial.server.strategies.base import BlockStrategy
 from perennial.server.strategies.grids import AroundGrid, ShowingGrid
 from perennial.server.strategies.record import FoldedRound
@@ -106,6 +107,15 @@ def replayed(grid: Grid) -> dict[str, bool]:
     return {name: again[name] == chains[name] and len(again[name]) > 1 for name in again}
 
 
+def refused(strategy: BlockStrategy, grid: Grid) -> str:
+    """Return how a run ends whose clients raise an error."""
+    try:
+        strategy.start(grid, initial_arrays(), train_config=ConfigRecord({"lr": "much"}))
+    except RunError as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     server, found = ServerApp(), {}
 
@@ -120,6 +130,7 @@ def main() -> None:
         )
         found["exchanges"] = [sent[0].metadata.message_type for sent, _ in recording.exchanges]
         found["replayed"] = replayed(grid)
+        found["ill"] = refused(MMPSGD(schedule=SCHEDULE, round_attempts=1, **HALF), grid)
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, both_chains(make_app()), NODES, backend_config=resources)  # type: ignore[arg-type]

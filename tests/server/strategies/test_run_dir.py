@@ -326,7 +326,7 @@ def begun(tmp_path: Path) -> Path:
         (lambda: MCPSGD(schedule=RoundSchedule(["day", "night"], 2)), r"another schedule\.rounds_per_block"),
         (lambda: MCPSGD(schedule=ClockSchedule("day: 08:00-20:00, night: 20:00-08:00")), "another schedule: "),
         (lambda: MCPSGD(schedule=SCHEDULE, decay=0.1), r"another settings\.decay"),
-        (lambda: MCPSGD(FedAdam(), schedule=SCHEDULE), r"another inner: .*\.FedAvg', not .*\.FedAdam'"),
+        (lambda: MCPSGD(FedAdam(), schedule=SCHEDULE), r"another strategy inside: .*\.FedAvg', not .*\.FedAdam'"),
     ],
 )
 def test_a_folder_of_another_run_is_refused_by_what_differs(begun: Path, other: Any, message: str) -> None:

@@ -62,5 +62,12 @@ def test_one_message_votes_only_where_the_block_changes_and_at_the_end(found: di
     assert found["exchanges"] == ["train", "train", "evaluate"] * 4
 
 
+def test_what_an_app_raised_is_said_in_one_line_without_the_traceback(found: dict[str, Any]) -> None:
+    assert found["ill"] == (
+        "round 1, block day: the mixed chain got no usable reply (ValueError: could not convert string to float: "
+        "'much'), 1 times in a row; are the clients well?"
+    )
+
+
 def test_replies_in_their_order_give_fresh_strategies_the_same_chains_to_the_bit(found: dict[str, Any]) -> None:
     assert found["replayed"] == {"mixed": True, "0": True, "1": True}
