@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,11 @@ class HostileGrid(RayGrid):
 
     hostile: frozenset[int] = frozenset()
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         sent = list(messages)
-        replies = super().send_and_receive(sent, timeout=timeout)
-        requests = {message.metadata.message_id: message for message in sent}
-        return [self._altered(requests[reply.metadata.reply_to_message_id], reply) for reply in replies]
+        for reply in super().stream(sent, timeout=timeout):
+            requests = {message.metadata.message_id: message for message in sent}
+            yield self._altered(requests[reply.metadata.reply_to_message_id], reply)
 
     def _altered(self, request: Message, reply: Message) -> Message:
         if request.metadata.message_type == "query" or reply.has_error():

@@ -42,7 +42,7 @@ def train(message: Message, context: Context) -> Message:
     config, node = _config(context), _hosted(context)
     order = read_order(message.content)
     engine, layout = _engine(config, node, order)
-    received = read_models(message.content, layout)
+    received = read_models(message.content, layout, config.wire_down)
     work, examples = _work(order, node, config, judged=order.report_loss)
     rates = {MIXED: config.lr_mixed, SEPARATE: config.lr_separate}
     results = engine.train([Received(model, rates[chain]) for chain, model in received.items()], work)
@@ -54,7 +54,7 @@ def train(message: Message, context: Context) -> Message:
         {chain: float(result.train_losses.mean()) for chain, result in zip(received, results, strict=True)},
         Losses(len(work), examples, **(losses if order.report_loss else {})),
     )
-    return Message(write_update(update, layout), reply_to=message)
+    return Message(write_update(update, layout, config.wire_up, received), reply_to=message)
 
 
 @app.evaluate()
@@ -63,7 +63,7 @@ def evaluate(message: Message, context: Context) -> Message:
     config, node = _config(context), _hosted(context)
     order = read_order(message.content)
     engine, layout = _engine(config, node, order)
-    received = read_models(message.content, layout)
+    received = read_models(message.content, layout, config.wire_down)
     work, examples = _work(order, node, config, judged=True)
     judged = engine.judge(list(received.values()), work)
     for chain, losses in zip(received, judged, strict=True):

@@ -1,4 +1,4 @@
-"""Sums that no order of their terms changes: exact, so that updates can be folded as they arrive. Pure.
+"""Algorithms 1 and 2, the mean over the clients: exact, so that updates can be added in the order of arrival. Pure.
 
 A term is cut into whole multiples of a few powers of two, the *units*, which lie BITS apart. Of each unit the multiples
 are summed in float64, which is exact for two million terms; so is the cutting.
@@ -25,7 +25,10 @@ MOST_WEIGHT = 2**29
 
 
 class ExactMean:
-    """The weighted mean of float32 vectors (P,), the same to the last bit in whatever order they are added."""
+    """The weighted mean of float32 vectors (P,), the same to the last bit in whatever order they are added.
+
+    It is x_bar, or y_bar (Algorithm 1, line 5; Algorithm 2, lines 6 and 7).
+    """
 
     def __init__(self) -> None:
         self._sums: dict[int, NDArray[np.float64]] = {}
@@ -65,17 +68,17 @@ class ExactMean:
 
     def _add(self, left: NDArray[np.float64]) -> None:
         """Add a vector, which is used up."""
-        largest = float(np.max(np.abs(left), initial=0.0))
-        unit = math.frexp(largest)[1] // _BITS
+        largest = max(float(left.max(initial=0.0)), -float(left.min(initial=0.0)))
+        unit, whole = math.frexp(largest)[1] // _BITS, np.empty_like(left)
         while left.any():
             rounding = _ROUND * 2.0 ** (_BITS * unit)
-            whole = left + rounding
+            np.add(left, rounding, out=whole)
             whole -= rounding
             left -= whole
             if unit in self._sums:
                 self._sums[unit] += whole
             else:
-                self._sums[unit] = whole
+                self._sums[unit] = whole.copy()
             unit -= 1
         if not self._sums:
             self._sums[0] = np.zeros_like(left)

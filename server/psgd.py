@@ -1,33 +1,20 @@
 """Algorithms 1 and 2 on arrays. Pure; imports neither flwr nor torch.
 
-Models are named arrays of any dtype; while they are averaged over clients, those of the project's own app are float32
-vectors (P,).
+Models are named arrays of any dtype. Their mean over the clients is in ``exact.py``, as float32 vectors (P,).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.common.wire.chains import MIXED, SEPARATE, Vector
+from perennial.common.wire.chains import MIXED, SEPARATE
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-def mean(models: Sequence[Vector], weights: Sequence[float]) -> Vector:
-    """Return x_bar, the weighted mean of the local models (Algorithm 1, line 5; Algorithm 2, lines 6 and 7).
-
-    Summed in float64 in the order given: callers sort, so that reruns agree to the last bit.
-    """
-    total = math.fsum(weights)
-    sum_ = np.zeros(models[0].shape, np.float64)
-    for model, weight in zip(models, weights, strict=True):
-        sum_ += model * np.float64(weight / total)
-    return sum_.astype(np.float32)
 
 
 def fold(

@@ -8,7 +8,7 @@ message and on its data alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -98,19 +98,29 @@ class RayGrid(LocalGrid):
         return self._collect(set(message_ids), 0.0)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        ids = set(self.push_messages(messages))
+        return list(self.stream(messages, timeout=timeout))
+
+    def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Send now, and return an iterator over the replies as they come."""
+        return self._arriving(set(self.push_messages(messages)), timeout)
+
+    def _arriving(self, ids: set[str], timeout: float | None) -> Iterator[Message]:
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        replies: list[Message] = []
-        while ids and (left := deadline - time.monotonic()) > 0:
-            arrived = self._collect(ids, min(left, _LOOK_SECONDS))
-            if not arrived:
-                self._look()
-            replies += arrived
-            ids -= {reply.metadata.reply_to_message_id for reply in arrived}
-        # What answers after the deadline answers nobody.
+        try:
+            while ids and (left := deadline - time.monotonic()) > 0:
+                arrived = self._collect(ids, min(left, _LOOK_SECONDS))
+                if not arrived:
+                    self._look()
+                ids -= {reply.metadata.reply_to_message_id for reply in arrived}
+                while arrived:
+                    yield arrived.pop(0)
+        finally:
+            # What answers after the deadline answers nobody.
+            self._forget(ids)
+
+    def _forget(self, ids: Collection[str]) -> None:
         self._pending = {ref: one for ref, one in self._pending.items() if one.message.metadata.message_id not in ids}
         self._waiting = [one for one in self._waiting if one.message.metadata.message_id not in ids]
-        return replies
 
     def close(self) -> None:
         """Stop the workers."""

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("common", "server", "client", "simulation")
 PURE = (
     "perennial.server.psgd",
+    "perennial.server.exact",
     "perennial.common.cycle.schedule",
     "perennial.common.cycle.clock",
     "perennial.common.data.partition",
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "client.engines": ("common",),
     "client.link": ("common.command", "common.wire"),
     "server.cohort": ("common",),
-    "server.strategies": ("common", "server.psgd", "server.cohort", "server.run"),
+    "server.strategies": ("common", "server.psgd", "server.exact", "server.cohort", "server.run"),
     "server.run": ("common", "server.psgd", "server.cohort", "server.strategies", "server.predict"),
     "server.report": ("common", "server.run.metrics"),
     "server.predict": ("common", "server.run", "server.link"),

@@ -21,6 +21,7 @@ from perennial.common.cycle.schedule import RoundSchedule, Schedule
 STRATEGIES = ("fedavg", "fedavg-mean", "mm-psgd", "block-separate", "mc-psgd", "fedavgm", "fedadam", "fedrep", "ifca")
 # What auto stands for in max-update-norm: no number that somebody may give, and 0 is no bound.
 AUTO_NORM = -math.inf
+WIRE = ("float32", "float16")
 ENGINES = (AUTO, "native", "compiled", "stacked", "loop")
 
 
@@ -97,6 +98,10 @@ class RunConfig(KeyedConfig):
         "auto: a hundred times as far as the others of the round",
         least=0,
         auto=AUTO_NORM,
+    )
+    wire_down: str = word("float32", "what models travel to the clients in; float16: half the bytes", WIRE)
+    wire_up: str = word(
+        "float32", "what models travel back in; float16: half the bytes, as the differences that training made", WIRE
     )
     quarantine_after: int = whole(
         3, "rejections in a row, errors and silence among them, after which a node sits out; 0: never", least=0

@@ -12,14 +12,17 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from perennial.common.command.errors import RunError
 from perennial.common.wire.chains import Vector
-from perennial.common.wire.layout import Layout
+from perennial.common.wire.layout import FLOAT, HALF, Layout
 from perennial.common.wire.protocol import ProtocolError
 
+_LARGEST_HALF = float(np.finfo(HALF).max)
 
-def encode(vector: Vector, layout: Layout) -> ArrayRecord:
-    """Return a model as the named arrays of its layout."""
-    arrays = {name: _little(array) for name, array in layout.unflatten(vector).items()}
+
+def encode(vector: Vector, layout: Layout, wire: str = FLOAT) -> ArrayRecord:
+    """Return a model as the named arrays of its layout; wire: what its arrays of float32 travel in."""
+    arrays = {name: _little(_narrowed(array, wire, name)) for name, array in layout.unflatten(vector).items()}
     return array_record(
         (name, Array(array.dtype.name, array.shape, "numpy.ndarray", _npy(array))) for name, array in arrays.items()
     )
@@ -38,8 +41,11 @@ def size_of(record: ArrayRecord) -> int:
     return sum(len(array.data) for array in record.values())
 
 
-def decode(record: ArrayRecord, layout: Layout, chain: str) -> Vector:
-    """Return the vector of a model with the names, shapes and dtypes of ``layout`` and finite values."""
+def decode(record: ArrayRecord, layout: Layout, chain: str, wire: str = FLOAT) -> Vector:
+    """Return the vector of a model with the names, shapes and dtypes of ``layout`` and finite values.
+
+    wire: what its arrays of float32 have travelled in.
+    """
     if set(record) != set(layout.names):
         odd = sorted(set(record) ^ set(layout.names))[0]
         raise ProtocolError(
@@ -47,7 +53,8 @@ def decode(record: ArrayRecord, layout: Layout, chain: str) -> Vector:
         )
     vector = np.empty(layout.size, np.float32)
     for name, target in layout.views(vector).items():
-        target[...] = _decode_array(record[name], target.shape, layout.dtype_of[name], f"{chain}: {name}")
+        kind = wire if layout.dtype_of[name] == FLOAT else layout.dtype_of[name]
+        target[...] = _decode_array(record[name], target.shape, kind, f"{chain}: {name}")
     if not np.isfinite(vector).all():
         raise ProtocolError(f"{chain}: the model has values that are not finite")
     return vector
@@ -55,6 +62,15 @@ def decode(record: ArrayRecord, layout: Layout, chain: str) -> Vector:
 
 def _npy(array: NDArray[Any]) -> bytes:
     return _npy_header(array.dtype.str, array.shape) + array.tobytes()
+
+
+def _narrowed(array: NDArray[Any], wire: str, name: str) -> NDArray[Any]:
+    if wire == FLOAT or array.dtype != FLOAT:
+        return array
+    # What is not finite is refused by whoever reads it.
+    if np.abs(array).max(initial=0.0) > _LARGEST_HALF:
+        raise RunError(f"{name} has a value beyond {_LARGEST_HALF:g}, the largest of float16; use float32 on the wire")
+    return array.astype(wire)
 
 
 def _little(array: NDArray[Any]) -> NDArray[Any]:

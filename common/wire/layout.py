@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from perennial.common.wire.chains import Vector
 
 FLOAT = "float32"
+# What arrays of FLOAT may travel in, at half the bytes.
+HALF = "float16"
 WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8")
 # float32 tells all whole numbers up to here apart.
 MOST_WHOLE = 2**24

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from perennial.common.wire.arrays import decode
 from perennial.common.wire.chains import CHAINS, MIXED, Vector
-from perennial.common.wire.layout import Layout
+from perennial.common.wire.layout import FLOAT, Layout
 from perennial.common.wire.protocol import client_ids, flag, record_of, whole
 
 
@@ -49,7 +49,7 @@ def read_order(content: RecordDict) -> Order:
     )
 
 
-def read_models(content: RecordDict, layout: Layout) -> dict[str, Vector]:
-    """Return the models of an order by chain: both, or one of them."""
+def read_models(content: RecordDict, layout: Layout, wire: str = FLOAT) -> dict[str, Vector]:
+    """Return the models of an order by chain: both, or one of them; wire: as the key wire-down says."""
     chains = [chain for chain in CHAINS if chain in content] or [MIXED]
-    return {chain: decode(record_of(content, chain, ArrayRecord), layout, chain) for chain in chains}
+    return {chain: decode(record_of(content, chain, ArrayRecord), layout, chain, wire) for chain in chains}

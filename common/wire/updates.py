@@ -1,4 +1,8 @@
-"""Updates and losses: what a node answers to an order."""
+"""Updates and losses: what a node answers to an order.
+
+By the key wire-up models travel as they are, in float32, or as differences in float16: what training has added to the
+models that were received. A difference is small, and so loses little; a model would lose what training adds to it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from flwr.app import ArrayRecord, MetricRecord, MetricRecordValues, RecordDict
 
 from perennial.common.wire.arrays import decode, encode
 from perennial.common.wire.chains import CHAINS, MIXED, SEPARATE, Vector
-from perennial.common.wire.layout import Layout
+from perennial.common.wire.layout import FLOAT, Layout
 from perennial.common.wire.orders import Order
 from perennial.common.wire.protocol import loss, record_of, whole
 
@@ -34,16 +38,26 @@ class Update:
     losses: Losses
 
 
-def write_update(update: Update, layout: Layout) -> RecordDict:
+def write_update(
+    update: Update, layout: Layout, wire: str = FLOAT, received: Mapping[str, Vector] | None = None
+) -> RecordDict:
+    """Return an update as records. received: the models of the order, by chain, for ``wire`` float16."""
     trained = {f"train-loss-{chain}": value for chain, value in update.train_losses.items()}
-    models = {chain: encode(vector, layout) for chain, vector in update.models.items()}
+    sent = {
+        chain: model if wire == FLOAT or received is None else layout.settled(model - received[chain], model)
+        for chain, model in update.models.items()
+    }
+    models = {chain: encode(vector, layout, wire) for chain, vector in sent.items()}
     return RecordDict({**models, "update": MetricRecord({**_metrics(update.losses), **trained})})
 
 
-def read_update(content: RecordDict, order: Order, layout: Layout, chains: Sequence[str]) -> Update:
-    """Return the update that answers ``order``, checked: names, shapes, dtypes, finite, plausible counts."""
+def read_update(content: RecordDict, order: Order, layout: Layout, chains: Sequence[str], wire: str = FLOAT) -> Update:
+    """Return the update that answers ``order``, checked: names, shapes, dtypes, finite, plausible counts.
+
+    Its models are differences if ``wire`` is float16.
+    """
     metrics = record_of(content, "update", MetricRecord)
-    models = {chain: decode(record_of(content, chain, ArrayRecord), layout, chain) for chain in chains}
+    models = {chain: decode(record_of(content, chain, ArrayRecord), layout, chain, wire) for chain in chains}
     train_losses = {chain: loss(metrics, f"train-loss-{chain}") for chain in chains}
     return Update(models, train_losses, _losses(metrics, order, chains if order.report_loss else ()))
 

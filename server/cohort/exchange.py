@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -47,7 +48,7 @@ class Rejection:
 class Answered(Generic[Answer]):
     """What an exchange brought. replies: by node, sorted by client, because float sums depend on order.
 
-    messages: those that the replies were in, alike.
+    messages: those that the replies were in, alike, without their content: what counts of it was read.
     """
 
     replies: Mapping[int, Answer]
@@ -59,7 +60,8 @@ class Answered(Generic[Answer]):
 class Exchange(Generic[Answer]):
     """Orders under way. ``read`` checks one reply against its order, or raises ProtocolError.
 
-    far: says, by node, which of the answers do not fit the others, and why.
+    far: is given the lowest client of each node that answered, and says which of the answers do not fit the others, and
+    why.
     """
 
     orders: Mapping[int, Order]
@@ -67,7 +69,7 @@ class Exchange(Generic[Answer]):
     read: Callable[[RecordDict, Order], Answer]
     message_type: str
     timeout: float
-    far: Callable[[Mapping[int, Answer]], Mapping[int, str]] = lambda answers: {}
+    far: Callable[[Mapping[int, int]], Mapping[int, str]] = lambda clients: {}
     messages: list[Message] = field(default_factory=list)
 
     def send(self) -> list[Message]:
@@ -80,7 +82,10 @@ class Exchange(Generic[Answer]):
         return self.messages
 
     def receive(self, replies: Iterable[Message]) -> Answered[Answer]:
-        """Return what the replies say: a node's first answer counts; silence and wrong answers are rejected."""
+        """Return what the replies say: a node's first answer counts; silence and wrong answers are rejected.
+
+        A reply is let go once it is read, before the next one is asked for.
+        """
         # Error replies of a dead node come from the SuperLink's own id: only the message id tells whose they are.
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in self.messages}
         accepted: dict[int, Answer] = {}
@@ -103,10 +108,10 @@ class Exchange(Generic[Answer]):
                 continue
             try:
                 accepted[node] = self.read(message.content, self.orders[node])
-                kept[node] = message
+                kept[node] = _bare(message)
             except ProtocolError as error:
                 rejected[node] = self._rejection(node, str(error), bad=True)
-        for node, reason in self.far(accepted).items():
+        for node, reason in self.far({node: self._first_client(node) for node in accepted}).items():
             del accepted[node], kept[node]
             rejected[node] = self._rejection(node, reason, bad=True)
         for node in self.orders.keys() - accepted.keys() - rejected.keys():
@@ -134,6 +139,12 @@ def cannot_change(before: Answered[Answer] | None, now: Answered[Answer]) -> boo
         and all(one.raised for one in now.rejections)
         and now.rejections == before.rejections
     )
+
+
+def _bare(message: Message) -> Message:
+    bare = copy.copy(message)
+    bare.content = RecordDict()
+    return bare
 
 
 def _error_text(message: Message) -> str:

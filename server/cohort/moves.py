@@ -5,14 +5,14 @@ A *move* is the l2 norm of a trained model minus the one that was sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 
 from perennial.common.command.config import AUTO_NORM, RunConfig
 from perennial.common.wire.chains import Vector
-from perennial.common.wire.updates import Update
 
 # Honest clients with few and unlike examples move a model up to ten times as far as each other, and a model that is
 # nearly learnt by little; nothing honest comes near this, and one such update can do no more than this many others.
@@ -21,19 +21,34 @@ FAR = 100.0
 _FEWEST = 3
 
 
-class Moves:
-    """The usual move of each chain: the largest median of a round so far."""
+class Bound(Protocol):
+    """By how much an update may move the models. Moves are those of one update, by chain."""
+
+    def holds(self, moves: Mapping[str, float]) -> bool:
+        """Tell whether an update counts whatever the others of its round are; False: they decide."""
+
+    def far(self, updates: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
+        """Return, out of all updates of a round by node, those that do not count, and why."""
+
+
+class UsualMoves:
+    """Compares an update with the others of its round, and with the largest median of the rounds before."""
 
     def __init__(self) -> None:
         self._usual: dict[str, float] = {}
 
-    def far(self, updates: Mapping[int, Update], heads: Mapping[str, Vector]) -> dict[int, str]:
-        """Return, by node, why an update is far outside what the others of the round moved, and earlier rounds."""
+    def holds(self, moves: Mapping[str, float]) -> bool:
+        return all(one <= FAR * self._usual.get(chain, 0.0) for chain, one in moves.items())
+
+    def far(self, updates: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
         reasons: dict[int, str] = {}
-        for chain, head in heads.items():
-            moves = {node: move(update.models[chain], head) for node, update in updates.items()}
+        for chain in next(iter(updates.values()), {}):
+            moves = {node: of_update[chain] for node, of_update in updates.items()}
             usual = self._usual.get(chain, 0.0)
             for node, one in moves.items():
+                # The median over the others takes long, and can only add to what is allowed.
+                if one <= FAR * usual:
+                    continue
                 others = [move for other, move in moves.items() if other != node]
                 most = max(usual, median(others) if len(moves) >= _FEWEST else 0.0)
                 if most and one > FAR * most:
@@ -47,24 +62,29 @@ class Moves:
         return reasons
 
 
-Far = Callable[[Mapping[int, Update], Mapping[str, Vector]], dict[int, str]]
+class LargestMove:
+    """Compares an update with a number."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+
+    def holds(self, moves: Mapping[str, float]) -> bool:
+        return all(one <= self._most for one in moves.values())
+
+    def far(self, updates: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
+        return {
+            node: f"{chain}: the update moves the model by {one:.6g}, max-update-norm is {self._most:g}"
+            for node, moves in updates.items()
+            for chain, one in moves.items()
+            if one > self._most
+        }
 
 
-def far_by(config: RunConfig) -> Far | None:
-    """Return what names the updates that go too far, and why, by the key max-update-norm; None: none does."""
-    bound = config.max_update_norm
-    if bound == AUTO_NORM:
-        return Moves().far
-    return (lambda updates, heads: _beyond(bound, updates, heads)) if bound else None
-
-
-def _beyond(bound: float, updates: Mapping[int, Update], heads: Mapping[str, Vector]) -> dict[int, str]:
-    return {
-        node: f"{chain}: the update moves the model by {one:.6g}, max-update-norm is {bound:g}"
-        for chain, head in heads.items()
-        for node, update in updates.items()
-        if (one := move(update.models[chain], head)) > bound
-    }
+def bound_of(config: RunConfig) -> Bound | None:
+    """Return the bound that the key max-update-norm names; None: there is none."""
+    if config.max_update_norm == AUTO_NORM:
+        return UsualMoves()
+    return LargestMove(config.max_update_norm) if config.max_update_norm else None
 
 
 def move(model: Vector, head: Vector) -> float:

@@ -41,7 +41,9 @@ class Allowance:
     def of(cls, order: Message) -> Allowance:
         # The same array in two records counts twice: it comes back as two.
         arrays = [array for record in order.content.array_records.values() for array in record.values()]
-        return cls(sum(len(array.data) for array in arrays) + _SPARE, len(arrays) * _PER_ARRAY + _SPARE)
+        # What goes out as float16 may come back as float32.
+        data = sum(len(array.data) * (2 if array.dtype == "float16" else 1) for array in arrays)
+        return cls(data + _SPARE, len(arrays) * _PER_ARRAY + _SPARE)
 
 
 def names(tree: ObjectTree) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -65,21 +65,28 @@ class EagerGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Return the replies that came within ``timeout`` seconds (None: wait for all of them)."""
-        waiting = {message_id for message_id in self.push_messages(list(messages)) if message_id}
-        replies: list[Message] = []
+        return list(self.stream(messages, timeout=timeout))
+
+    def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Send now, and return an iterator over the same replies as they come."""
+        return self._arriving({one for one in self.push_messages(list(messages)) if one}, timeout)
+
+    def _arriving(self, waiting: set[str], timeout: float | None) -> Iterator[Message]:
         start = time.monotonic()
-        while waiting:
-            arrived = list(self.pull_messages(waiting))
-            replies += arrived
-            waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
-            waited = time.monotonic() - start
-            if not waiting or (timeout is not None and waited >= timeout):
-                break
-            # Right after a reply the next one is near.
-            rest = self._rest(waited, bool(arrived), timeout)
-            self._stop.wait(rest)
-        self._forget(waiting)
-        return replies
+        try:
+            while waiting:
+                arrived = list(self.pull_messages(waiting))
+                waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+                some = bool(arrived)
+                while arrived:
+                    yield arrived.pop(0)
+                waited = time.monotonic() - start
+                if not waiting or (timeout is not None and waited >= timeout):
+                    break
+                # Right after a reply the next one is near.
+                self._stop.wait(self._rest(waited, some, timeout))
+        finally:
+            self._forget(waiting)
 
     @staticmethod
     def _rest(waited: float, arrived: bool, timeout: float | None) -> float:

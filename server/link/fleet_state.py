@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 
 from perennial.common.wire.link import BEAT_EVERY
 from perennial.server.link.fleet_keys import Refusal
@@ -148,7 +148,7 @@ class FleetState:
 
     def take(self, order_ids: Collection[str], most: int | None = None) -> list[Errand]:
         """Return those of the orders that have an outcome, in the order of arrival, and forget them."""
-        found = [order for order in self._done.values() if order.id in order_ids][:most]
+        found = list(islice((order for order in self._done.values() if order.id in order_ids), most))
         self.forget(order.id for order in found)
         return found
 

@@ -33,7 +33,13 @@ class Replies:
 
 
 class Carrier(Protocol):
-    """Makes messages to nodes out of the messages of chains, and tells the replies apart again."""
+    """Makes messages to nodes out of the messages of chains, and tells the replies apart again.
+
+    reads_as_they_come: ``unpack`` reads each reply once, and lets it go before it asks for the next.
+    """
+
+    @property
+    def reads_as_they_come(self) -> bool: ...
 
     def pack(
         self, messages: Messages, slot: Slot, block_name: str, losses: Mapping[str, RecordDict] | None = None
@@ -50,6 +56,8 @@ class Carrier(Protocol):
 class Alone:
     """The messages of a strategy that has one chain."""
 
+    reads_as_they_come = False
+
     def pack(
         self, messages: Messages, slot: Slot, block_name: str, losses: Mapping[str, RecordDict] | None = None
     ) -> list[Message]:
@@ -61,6 +69,8 @@ class Alone:
 
 class Apart:
     """A message for each chain. Nodes that get two answer two, and an answer names the message that it answers."""
+
+    reads_as_they_come = False
 
     def __init__(self) -> None:
         self._sent: list[tuple[str, Message]] = []
@@ -90,6 +100,8 @@ class Apart:
 
 class Together:
     """One message for both chains of a node."""
+
+    reads_as_they_come = False
 
     def pack(
         self, messages: Messages, slot: Slot, block_name: str, losses: Mapping[str, RecordDict] | None = None

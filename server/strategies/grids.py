@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -51,6 +51,10 @@ class AroundGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self._grid.send_and_receive(messages, timeout=timeout)
+
+    def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Return the replies one by one, when the last one is there: a subclass may change them above."""
+        return iter(self.send_and_receive(messages, timeout=timeout))
 
 
 class NotingGrid(AroundGrid):
@@ -107,6 +111,11 @@ class MeteredGrid(AroundGrid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self._received(self._grid.send_and_receive(self._sent(messages), timeout=timeout))
 
+    def stream(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Return the replies as they come, if the grid inside gives them so; else when the last one is there."""
+        arriving = getattr(self._grid, "stream", self._grid.send_and_receive)
+        return map(self._counted, arriving(self._sent(messages), timeout=timeout))
+
     def take(self) -> tuple[int, int]:
         """Return the bytes sent and received since this was last asked."""
         taken = (self._down, self._up)
@@ -122,6 +131,10 @@ class MeteredGrid(AroundGrid):
         listed = list(replies)
         self._up += _sizes(listed)
         return listed
+
+    def _counted(self, reply: Message) -> Message:
+        self._up += _sizes([reply])
+        return reply
 
 
 def _sizes(messages: Iterable[Message]) -> int:

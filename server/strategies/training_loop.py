@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from perennial.common.command.errors import InputError, RunError, shown
@@ -149,8 +149,7 @@ class Loop:
         strategy, began, server_round = self._strategy, time.perf_counter(), slot.server_round
         mixed = strategy.mixed
         messages = list(strategy.configure_train(server_round, mixed.arrays, mixed.config, self._grid))
-        replies = list(self._grid.send_and_receive(messages, timeout=strategy.timeout)) if messages else []
-        error = first_error(replies) or f"{len(messages)} messages were sent and {len(replies)} came back"
+        replies, error = self._replies(messages)
         arrays, metrics = strategy.aggregate_train(server_round, replies)
         self._account(server_round, began)
         if metrics is not None:
@@ -162,6 +161,15 @@ class Loop:
         # As in Flower's loop: what a subclass returns is the model that goes on.
         mixed.arrays = arrays
         return ""
+
+    def _replies(self, messages: list[Message]) -> tuple[Iterable[Message], str]:
+        """Return the replies, and what is wrong with them if they turn out to be of no use."""
+        timeout = self._strategy.timeout
+        if self._strategy.carrier.reads_as_they_come:
+            # It says itself what was wrong.
+            return (self._grid.stream(messages, timeout=timeout) if messages else []), ""
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if messages else []
+        return replies, first_error(replies) or f"{len(messages)} messages were sent and {len(replies)} came back"
 
     def _judge(self, slot: Slot) -> None:
         """Judge the predictor that the round of a slot left, and end the round; nothing if it waits for its vote."""

@@ -15,8 +15,8 @@ from perennial.common.command.config import RunConfig
 from perennial.common.data import manifest
 from perennial.common.data.examples import Signature
 from perennial.common.task import models
-from perennial.common.wire.arrays import encode
-from perennial.common.wire.layout import Layout
+from perennial.common.wire.arrays import decode, encode
+from perennial.common.wire.layout import HALF, Layout
 from perennial.common.wire.orders import Order, write_order
 from perennial.common.wire.protocol import Identity, ProtocolError, read_identity, write_query
 from perennial.common.wire.updates import Update, read_losses, read_update
@@ -73,6 +73,16 @@ def as_reference(vector: Any) -> Any:
 def step(vector: Any, client: int, block: int, rate: float) -> Any:
     start = as_reference(vector)
     return start - rate * softmax_loss(start, DATA[block][client])[1]
+
+
+def test_in_float16_an_update_is_what_training_has_added(ask: Ask) -> None:
+    start = np.random.default_rng(1).normal(size=LAYOUT.size).astype(np.float32)
+    sent = encode(start, LAYOUT, HALF)
+    arrived, order = decode(sent, LAYOUT, "mixed", HALF), an_order()
+    reply = ask(write_order(order, {"mixed": sent}), "train", wire_down=HALF, wire_up=HALF)
+    moved = read_update(reply, order, LAYOUT, ("mixed",), HALF).models["mixed"]
+    whole = trained(ask, order, mixed=arrived).models["mixed"]
+    np.testing.assert_allclose(moved, whole - arrived, rtol=2.0**-10, atol=1e-7)
 
 
 def test_a_query_is_answered_with_clients_and_blocks(ask: Ask) -> None:

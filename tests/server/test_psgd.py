@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perennial.server.psgd import choose, fold, mean
+from perennial.server.psgd import choose, fold
 
 
 def vector(*values: float) -> Any:
@@ -19,20 +19,6 @@ def vector(*values: float) -> Any:
 
 def folded_in(old: Any, model: Any, folded: int, decay: float | None) -> Any:
     return fold({"w": old}, {"w": model}, folded, decay, {"w": np.dtype(np.float32)})["w"]
-
-
-def test_the_mean_of_equal_clients_is_the_plain_one() -> None:
-    assert mean([vector(1, 2), vector(3, 6)], [1, 1]).tolist() == [2, 4]
-
-
-def test_a_node_of_three_clients_counts_three_times() -> None:
-    assert mean([vector(1, 0), vector(5, 8)], [3, 1]).tolist() == [2, 2]
-
-
-def test_the_mean_is_summed_in_float64() -> None:
-    """In float32 the one would be lost beside 2**25."""
-    assert mean([vector(2.0**25), vector(1), vector(-(2.0**25))], [1, 1, 1])[0] == np.float32(1 / 3)
-    assert mean([vector(1), vector(2)], [1, 1]).dtype == np.float32
 
 
 def test_the_first_fold_discards_the_initial_predictor() -> None:

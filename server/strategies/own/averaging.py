@@ -13,8 +13,6 @@ from perennial.common.command.config import RunConfig
 from perennial.common.wire.arrays import encode
 from perennial.common.wire.chains import MIXED, Vector
 from perennial.common.wire.layout import Layout
-from perennial.server.cohort.exchange import weights_of
-from perennial.server.psgd import mean
 from perennial.server.run import inner_state
 from perennial.server.strategies.carriers import with_content
 from perennial.server.strategies.grids import ShowingGrid
@@ -88,20 +86,18 @@ class CohortAveraging(Strategy):
         return nodes
 
     def _average(self, server_round: int, replies: Sequence[Message]) -> Vector:
-        updates, config, layout = self.dispatch.updates, self.dispatch.config, self.dispatch.layout
-        models = [update.models[self.chain] for update in updates]
-        if config.aggregation == "mean":
+        dispatch = self.dispatch
+        if dispatch.config.aggregation == "mean":
             # Flower's FedAvg sums in float32: over 100 clients of the paper's CNN its mean is off by up to 5e-8, 15
-            # times as much as the cast of a sum in float64; and its sum depends on the order of arrival.
+            # times as much as the cast of an exact sum; and its sum depends on the order of arrival.
             # Whole numbers and flags have no mean: they are the first node's.
-            averaged = mean(models, weights_of([update.losses for update in updates], config.weighting))
-            return layout.settled(averaged, models[0])
-        rule = RULES[config.aggregation](config, len(replies))
-        # Copies: some rules take the arrays out of the replies.
-        given = [_as_reply(reply, reply.content.array_records[self.chain].copy()) for reply in replies]
+            return dispatch.intake.mean(self.chain)
+        rule = RULES[dispatch.config.aggregation](dispatch.config, len(replies))
+        models = [encode(update.models[self.chain], dispatch.layout) for update in dispatch.updates]
+        given = [_as_reply(reply, model) for reply, model in zip(replies, models, strict=True)]
         found, _ = rule.aggregate_train(server_round, given)
         assert found is not None
-        return _vector(found, layout)
+        return _vector(found, dispatch.layout)
 
 
 class Follower(CohortAveraging):

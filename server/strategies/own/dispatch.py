@@ -16,16 +16,17 @@ from flwr.serverapp import Grid
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import RunError
 from perennial.common.cycle.schedule import Slot
-from perennial.common.wire.arrays import decode, size_of
+from perennial.common.wire.arrays import decode, encode, size_of
 from perennial.common.wire.chains import MIXED, SEPARATE
-from perennial.common.wire.layout import Layout
+from perennial.common.wire.layout import FLOAT, Layout
 from perennial.common.wire.orders import Order
-from perennial.common.wire.updates import Losses, Update, read_losses, read_update
+from perennial.common.wire.updates import Losses, Update, read_losses
 from perennial.server.cohort.account import VOTE, Account
 from perennial.server.cohort.exchange import Answer, Answered, Exchange, cannot_change, weights_of
-from perennial.server.cohort.moves import far_by
+from perennial.server.cohort.moves import bound_of
 from perennial.server.cohort.roster import Roster
 from perennial.server.strategies.carriers import Messages, Replies
+from perennial.server.strategies.own.intake import Intake
 from perennial.server.strategies.voting import Poll, Verdict
 
 LOG = logging.getLogger("perennial")
@@ -37,8 +38,11 @@ class Dispatch:
     """Draws the cohorts of a run, and is the carrier and the electorate of its strategy.
 
     where: tells the slot of the round under way. updates: what the last attempt at it brought, by client: sums of
-    floats depend on order. Empty without a quorum.
+    floats depend on order. Empty without a quorum. intake: has their models, or their mean.
     """
+
+    # An update is added to a sum and let go when it arrives.
+    reads_as_they_come = True
 
     def __init__(self, config: RunConfig, layout: Layout, roster: Roster, where: Callable[[], Slot]) -> None:
         self.config, self.layout, self.roster, self.where = config, layout, roster, where
@@ -48,8 +52,10 @@ class Dispatch:
         self._server_round = 0
         self._cohort: Mapping[int, tuple[int, ...]] = {}
         self._exchange: Exchange[Update]
+        self.intake: Intake
         self._spent = Account()
-        self._goes_too_far = far_by(config)
+        self._bound = bound_of(config)
+        self._size_up = size_of(encode(np.zeros(layout.size, np.float32), layout, config.wire_up))
         # What the attempt before brought, at the round or the vote under way.
         self._before: Answered[Any] | None = None
 
@@ -80,13 +86,15 @@ class Dispatch:
     ) -> list[Message]:
         """Return an order for each node, with the models of all chains; the messages of the chains bring just those."""
         models = {chain: one for listed in messages.values() for chain, one in _models(listed).items()}
+        sent = self._sent(models)
+        self.intake = Intake(self.config, self.layout, models, sent, self._bound)
         self._exchange = Exchange(
             self._orders(slot, self._cohort, report_loss=bool(losses)),
-            models,
-            self._reader(models),
+            sent,
+            self.intake.read,
             MessageType.TRAIN,
             self.config.round_timeout,
-            self._far(models),
+            self.intake.far,
         )
         return self._exchange.send()
 
@@ -97,19 +105,10 @@ class Dispatch:
         problem = self._problem(self._exchange, answered)
         if problem:
             self._give_up_if_hopeless(f"round {self._server_round}: {problem}", answered)
+        self.intake.settle([] if problem else [self._cohort[node][0] for node in answered.replies])
         self.updates = [] if problem else list(answered.replies.values())
         messages = [] if problem else list(answered.messages.values())
         return Replies(dict.fromkeys(self._exchange.models, messages), {}, problem, account)
-
-    def _reader(self, models: Mapping[str, ArrayRecord]) -> Callable[[RecordDict, Order], Update]:
-        return lambda content, order: read_update(content, order, self.layout, list(models))
-
-    def _far(self, models: Mapping[str, ArrayRecord]) -> Callable[[Mapping[int, Update]], Mapping[int, str]]:
-        """Return what names the updates that go too far from the models that were sent."""
-        if self._goes_too_far is None:
-            return lambda updates: {}
-        heads, far = {chain: decode(one, self.layout, chain) for chain, one in models.items()}, self._goes_too_far
-        return lambda updates: far(updates, heads)
 
     # --- The vote: an electorate --------------------------------------------------------------------------------------
 
@@ -129,13 +128,13 @@ class Dispatch:
         return losses
 
     def _judged(self, slot: Slot, models: Mapping[str, ArrayRecord], grid: Grid) -> tuple[dict[str, float], Account]:
-        account, self._before = Account(), None
+        account, self._before, sent = Account(), None, self._sent(models)
         # A node that has died since the round began would be waited for.
         self.roster.refresh(grid)
         for attempt in count(1):
             cohort = self.roster.cohort(slot.server_round, attempt - 1)
             orders = self._orders(slot, cohort, report_loss=True)
-            exchange = Exchange(orders, models, read_losses, MessageType.EVALUATE, self.config.round_timeout)
+            exchange = Exchange(orders, sent, read_losses, MessageType.EVALUATE, self.config.round_timeout)
             answered = exchange.receive(grid.send_and_receive(exchange.send(), timeout=self.config.round_timeout))
             account = account.plus(self._accounted(exchange, answered))
             problem = self._problem(exchange, answered)
@@ -151,6 +150,15 @@ class Dispatch:
         raise AssertionError("attempts do not end by themselves")
 
     # --- What both share ----------------------------------------------------------------------------------------------
+
+    def _sent(self, models: Mapping[str, ArrayRecord]) -> Mapping[str, ArrayRecord]:
+        """Return models as they travel down."""
+        if self.config.wire_down == FLOAT:
+            return models
+        return {
+            chain: encode(decode(one, self.layout, chain), self.layout, self.config.wire_down)
+            for chain, one in models.items()
+        }
 
     def _orders(self, slot: Slot, cohort: Mapping[int, tuple[int, ...]], *, report_loss: bool) -> dict[int, Order]:
         return {
@@ -184,7 +192,7 @@ class Dispatch:
         if not is_train:
             return Account(rejected=rejected, rejections=answered.rejections, bytes_down={VOTE: sum(down.values())})
         asked = sum(len(order.clients) for order in exchange.orders.values())
-        up = {chain: size * len(answered.replies) for chain, size in sizes.items()}
+        up = dict.fromkeys(sizes, self._size_up * len(answered.replies))
         accepted = tuple(sorted(client for node in answered.replies for client in exchange.orders[node].clients))
         return Account(
             asked, len(accepted), rejected, answered.rejections, bytes_down=down, bytes_up=up, accepted=accepted

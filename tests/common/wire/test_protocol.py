@@ -12,8 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perennial.common.command.errors import RunError
 from perennial.common.wire.arrays import decode, encode, size_of
-from perennial.common.wire.layout import Layout
+from perennial.common.wire.layout import HALF, Layout
 from perennial.common.wire.orders import Order, read_models, read_order, write_order
 from perennial.common.wire.protocol import Identity, ProtocolError, read_identity, write_identity
 from perennial.common.wire.updates import Losses, Update, read_losses, read_update, write_losses, write_update
@@ -96,6 +97,48 @@ def test_names_on_the_wire_are_the_designs() -> None:
 
 def test_the_size_is_that_of_the_arrays_with_their_headers() -> None:
     assert size_of(encode(VECTOR, LAYOUT)) == 8 * 4 + 2 * 128
+
+
+# --- float16 ----------------------------------------------------------------------------------------------------------
+
+
+def test_in_float16_a_model_takes_half_the_bytes_and_whole_numbers_stay_as_they_are() -> None:
+    layout = Layout(("w", "seen"), ((400,), ()), ("float32", "int64"))
+    vector = np.random.default_rng(0).normal(size=401).astype(np.float32)
+    vector[-1] = 70_001
+    record = encode(vector, layout, HALF)
+    assert [array.dtype for array in record.values()] == [HALF, "int64"]
+    assert size_of(encode(vector, layout)) - size_of(record) == 800
+    found = decode(record, layout, "mixed", HALF)
+    np.testing.assert_allclose(found[:-1], vector[:-1], rtol=2.0**-11)
+    assert found[-1] == 70_001
+
+
+def test_an_order_in_float16_is_read_as_such() -> None:
+    content = write_order(ORDER, {"mixed": encode(VECTOR, LAYOUT, HALF)})
+    assert (read_models(content, LAYOUT, HALF)["mixed"] == VECTOR).all()
+    with pytest.raises(ProtocolError, match=r"mixed: w must be numpy float32 \(2, 3\), got numpy.ndarray float16"):
+        read_models(content, LAYOUT)
+
+
+def test_an_update_in_float16_has_the_differences_which_lose_little() -> None:
+    received = {"mixed": VECTOR + np.float32(1000)}
+    trained = {"mixed": received["mixed"] + np.linspace(1e-3, 2e-3, 8, dtype=np.float32)}
+    content = write_update(Update(trained, {"mixed": 0.5}, Losses(1, 10)), LAYOUT, HALF, received)
+    found = read_update(content, Order(1, 0, 0, (3,), False), LAYOUT, ["mixed"], HALF)
+    # A float16 beside 1000 is off by up to 0.25.
+    np.testing.assert_allclose(found.models["mixed"], trained["mixed"] - received["mixed"], rtol=2.0**-11)
+
+
+def test_a_value_that_float16_does_not_have_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(RunError, match="w has a value beyond 65504, the largest of float16; use float32 on the wire"):
+        encode(VECTOR * 1e5, LAYOUT, HALF)
+
+
+def test_what_is_not_finite_is_refused_by_who_reads_it_in_float16_too() -> None:
+    record = encode(np.where(VECTOR == 3, np.float32("nan"), VECTOR), LAYOUT, HALF)
+    with pytest.raises(ProtocolError, match="not finite"):
+        decode(record, LAYOUT, "mixed", HALF)
 
 
 # --- Malformed --------------------------------------------------------------------------------------------------------

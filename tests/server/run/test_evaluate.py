@@ -19,8 +19,8 @@ from perennial.common.data.source import NoData, open_shards
 from perennial.common.task import models
 from perennial.common.task.ready import build, regression
 from perennial.common.wire.arrays import encode
+from perennial.common.wire.chains import Vector
 from perennial.common.wire.layout import Layout
-from perennial.server.psgd import Vector
 from perennial.server.run.evaluate import Evaluator, TorchRight
 from tests.conftest import make_data, write_folder
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from perennial.common.cycle.schedule import RoundSchedule
+from perennial.common.wire.chains import Vector
 from perennial.common.wire.seeding import generator
 from perennial.server import psgd
+from perennial.server.exact import ExactMean
 from perennial.simulation.theory.algorithms import run
 from perennial.simulation.theory.problem import Floats, Problem, Regime, draw, gradient, loss
 from perennial.simulation.theory.rates import Plan
@@ -18,7 +20,7 @@ REGIME = Regime(
 PLAN = Plan(clients=4, blocks=2, cycles=2, rounds_per_block=5, local_iterations=3, gamma=0.3, eta=0.5)
 
 
-def local(model: psgd.Vector, points: Floats, targets: Floats, draws: Floats, step: float) -> psgd.Vector:
+def local(model: Vector, points: Floats, targets: Floats, draws: Floats, step: float) -> Vector:
     """One client's iterations; draws (I, 2): which point, which class."""
     weights = model.astype(np.float64).reshape(3, 3)
     for which, what in draws:
@@ -28,27 +30,34 @@ def local(model: psgd.Vector, points: Floats, targets: Floats, draws: Floats, st
     return weights.ravel().astype(np.float32)
 
 
-def folded_in(predictors: list[psgd.Vector], folded: list[int], block: int, model: psgd.Vector) -> None:
+def folded_in(predictors: list[Vector], folded: list[int], block: int, model: Vector) -> None:
     whole = {"w": np.dtype(np.float32)}
     predictors[block] = psgd.fold({"w": predictors[block]}, {"w": model}, folded[block], None, whole)["w"]
     folded[block] += 1
 
 
-def replay(problem: Problem, seed: int) -> tuple[psgd.Vector, list[psgd.Vector], list[psgd.Vector], list[str]]:
-    """MC-PSGD and MM-PSGD of one seed by ``perennial.server.psgd`` alone."""
+def mean(models: list[Vector]) -> Vector:
+    made = ExactMean()
+    for model in models:
+        made.add(model, 1)
+    return made.mean()
+
+
+def replay(problem: Problem, seed: int) -> tuple[Vector, list[Vector], list[Vector], list[str]]:
+    """MC-PSGD and MM-PSGD of one seed by ``perennial.server.psgd`` and ``exact`` alone."""
     points, targets = (array[seed] for array in problem.shards(PLAN.blocks, PLAN.clients))
     whole, rng = problem.blocks(PLAN.blocks)[seed], generator(seed, "theory-draws")
     zero = np.zeros(9, np.float32)
     head, separate = zero, [zero] * PLAN.blocks
     (chosen, r_chosen), (mixed, r_mixed) = (([zero] * PLAN.blocks, [0] * PLAN.blocks) for _ in range(2))
-    votes, weights = [], [1.0] * PLAN.clients
+    votes = []
     schedule = RoundSchedule(PLAN.blocks, PLAN.rounds_per_block, PLAN.cycles)
     slot = schedule.after(None)
     while slot is not None:
         block, draws = slot.block, rng.random((PLAN.local_iterations, 2, PLAN.clients))
         shards = [(points[i], targets[block, i], draws[:, :, i]) for i in range(PLAN.clients)]
-        x = psgd.mean([local(head, *shard, PLAN.gamma) for shard in shards], weights)
-        y = psgd.mean([local(separate[block], *shard, PLAN.eta) for shard in shards], weights)
+        x = mean([local(head, *shard, PLAN.gamma) for shard in shards])
+        y = mean([local(separate[block], *shard, PLAN.eta) for shard in shards])
         head, separate[block] = x, y
         losses = [
             float(loss(model.astype(np.float64).reshape(3, 3), problem.points[seed], whole[block], REGIME.convexity))
