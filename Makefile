@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
 	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
 
-.PHONY: help demo test lint docs test-install test-deploy test-cluster canary fuzz paper real paper-quick bench clean
+.PHONY: help demo test lint docs test-slow test-install test-deploy test-cluster test-predict canary fuzz paper real paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -90,6 +90,9 @@ test-deploy: $(VENV)/dev ## server and devices in network namespaces (root), wit
 # flwr 1.42 comes by itself, without its dependencies: another package's pin keeps some of them out.
 canary: $(VENV)/dev ## the library and the quick runtime with flwr 1.42, then with the newest flwr that can be had
 	$(BIN)/python -m tests.canary '1.42.*' newest
+
+test-slow: $(VENV)/dev ## what takes the gate too long: compiled steps, exported files, KServe's client, a year of twenty clocks
+	$(BIN)/pytest -q --numprocesses 2 --dist loadfile -m slow tests/client tests/common tests/server
 
 test-cluster: $(VENV)/dev ## a Ray cluster of two raylets, one of which dies in mid-run, and a third one that joins
 	$(BIN)/pytest -q -m "slow or not slow" tests/simulation/test_machines.py

@@ -43,17 +43,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         found = _measured(trees, options.times, Path(cache))
     for tree in trees:
-        print(f"\n{tree.name}\n{'':34} {'seconds':>8} {'MB':>7}")
+        print(f"\n{tree.name}\n{'':54} {'seconds':>8} {'MB':>7}")
         for name in statements(tree):
             seconds, megabytes = map(statistics.median, zip(*found[tree, name], strict=True))
-            print(f"{name:34} {seconds:8.3f} {megabytes:7.1f}")
+            print(f"{name:54} {seconds:8.3f} {megabytes:7.1f}")
 
 
 def statements(tree: Path) -> dict[str, str]:
     """Return what is measured of a tree, by the name of its line."""
     whole = (tree / "perennial").is_dir()
     prefix = "perennial." if whole else ""
-    plain = ["pass", f"import {'perennial' if whole else 'common'}", f"import {prefix}server.strategies"]
+    plain = [
+        "pass",
+        f"import {'perennial' if whole else 'common'}",
+        f"from {prefix}server.strategies.mc_psgd import MCPSGD",
+    ]
     return {**{line: line for line in plain}, "flower-client --help": HELP.format(prefix=prefix)}
 
 
