@@ -22,6 +22,9 @@ App = Callable[[Message, Context], Message]
 _APP_RAISED = 2
 # Between questions to a server that answers at once, a stock SuperLink.
 _LEAST, _MOST = 0.05, 3.0
+# A node that was served for so many seconds and is forgotten has a server that was restarted: it comes back at once,
+# if not in the same moment as the rest of the fleet. Sooner than that, two nodes may have one key.
+_SERVED, _MOMENT = 5.0, 0.5
 
 
 class Node:
@@ -50,23 +53,24 @@ class Node:
         """Connect, serve, and reconnect for ever, waiting a little longer after every failure in a row."""
         failures = 0
         while not self._stop.is_set():
-            connection, known, retry = None, False, 0.0
+            connection, known, retry, begun, restarted = None, False, 0.0, 0.0, False
             try:
                 connection = self._connect()
                 node_id = connection.activate()
                 self._say(f"connected as node {node_id}")
-                failures, known = 0, True
+                failures, known, begun = 0, True, time.monotonic()
                 self._serve_connected(connection)
             except Unreachable as error:
                 retry = error.retry
                 self._say(f"the server cannot be reached: {error}")
             except Refused as error:
+                restarted = error.gone and known and time.monotonic() - begun > _SERVED
                 if not self._stop.is_set():
                     self._say(_remedy(error, known=known))
             finally:
                 if connection:
                     connection.close(unregister=not self._keyed)
-            wait = max(retry, backoff(failures, random.random()))
+            wait = _MOMENT * random.random() if restarted else max(retry, backoff(failures, random.random()))
             failures += 1
             if not self._stop.is_set():
                 self._say(f"next attempt in {wait:.0f} s")

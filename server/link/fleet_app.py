@@ -203,7 +203,8 @@ class FleetApp:
         """Return the order for a request that waits, unless something has become of it meanwhile."""
         with self._fleet.lock:
             if self._fleet.over:
-                raise Refusal(503, "the run is over", retry=random.uniform(1, 10))
+                # A server whose disk was full may be back at once.
+                raise Refusal(503, "the run is over", retry=random.uniform(1, 3))
             if self._waiting.get(node.id) is not waiting:
                 raise Refusal(409, "this node waits with a later request")
             if not self._fleet.keys.lives(session):

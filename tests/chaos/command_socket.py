@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 
-async def obey(path: Path, act: Callable[[dict[str, Any]], None]) -> None:
-    """Call ``act`` for each command, and say when it is done."""
+async def obey(path: Path, act: Callable[[dict[str, Any]], dict[str, int]]) -> None:
+    """Call ``act`` for each command, and say what it returns."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        act(json.loads(await reader.readline()))
-        writer.write(b"done\n")
+        said = act(json.loads(await reader.readline()))
+        writer.write(json.dumps(said).encode() + b"\n")
         await writer.drain()
         writer.close()
 
@@ -24,10 +24,11 @@ async def obey(path: Path, act: Callable[[dict[str, Any]], None]) -> None:
         await server.serve_forever()
 
 
-def command(path: Path, **words: Any) -> None:
-    """Send one command; return when it is obeyed."""
-    with socket.socket(socket.AF_UNIX) as connection:
+def command(path: Path, **words: Any) -> dict[str, int]:
+    """Send one command; return the answer, once it is obeyed."""
+    with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as answer:
         connection.settimeout(60)
         connection.connect(str(path))
         connection.sendall(json.dumps(words).encode() + b"\n")
-        assert connection.recv(16) == b"done\n"
+        said: dict[str, int] = json.loads(answer.readline())
+        return said

@@ -14,6 +14,8 @@ MACHINES = ("kill", "kill-server", "disk-full", "data", "clock", "hostile", "twi
 KINDS = NETWORK + MACHINES
 _PACKETS = ("lost", "late-packets", "twice-packets")
 _GLOBAL = ("kill-server", "disk-full")
+# What a device that misbehaves says each time.
+STRUCK = "struck: "
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,6 @@ def _rules(kind: str, rng: random.Random) -> dict[str, Any]:
         "corrupt": {"corrupt": rng.randint(1, 3)},
         "partition": {"refuse": True},
         "lost": {"lost": rng.uniform(0.05, 0.2)},
-        "late-packets": {"late": rng.uniform(0.1, 0.5)},
-        "twice-packets": {"twice": rng.uniform(0.1, 0.5)},
+        "late-packets": {"late-packets": rng.uniform(0.1, 0.5)},
+        "twice-packets": {"twice-packets": rng.uniform(0.1, 0.5)},
     }.get(kind, {})

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.chaos.fault_plan import DEVICES, TUNNELLED
+from tests.chaos.forked import Forked
 from tests.conftest import make_data, write_folder
 from tests.deploy.lab import Lab, Network, Process
 from tests.processes import wait_until
@@ -22,7 +23,6 @@ SERVER_END, DEVICE_END = "10.78.0.1", "10.78.0.2"
 STEPS, GAMMA, ETA = 2, 0.3, 0.25
 # A client that nobody has.
 STRANGE = DEVICES
-TROUBLED = str(Path(__file__).with_name("troubled.py"))
 SETTINGS: dict[str, object] = {
     "strategy": "mc-psgd", "model": "linear", "batch-size": 0, "local-iterations": STEPS, "lr-mixed": GAMMA,
     "lr-separate": ETA, "nodes": DEVICES, "min-replies": 0.5, "round-timeout": 5, "round-attempts": 0, "engine": "loop",
@@ -51,11 +51,11 @@ class FleetLab:
         self._addresses[TUNNELLED] = f"{SERVER_END}:{PORT}"
         self.proxy, self.tunnel = folder / "proxy.sock", folder / "tunnel.sock"
         self._start(MIDDLE, "-m", "tests.chaos.proxy", str(self.proxy), f"{addresses[SERVER]}:{PORT}",
-                    str(FIRST_PORT), str(DEVICES), str(seed))  # fmt: skip
+                    str(FIRST_PORT), str(DEVICES), str(seed), kind=Process)  # fmt: skip
         names = self.network.name(SERVER), self.network.name(_name(TUNNELLED))
         # It enters the namespaces of both ends itself.
         self._start(MIDDLE, "-m", "tests.chaos.tunnel", str(self.tunnel), names[0], SERVER_END, names[1], DEVICE_END,
-                    str(seed))  # fmt: skip
+                    str(seed), kind=Process)  # fmt: skip
         wait_until(lambda: self.proxy.exists() and self.tunnel.exists(), 120, "the network")
         self.hold_at(0)
         self.devices = [self.device(i) for i in range(DEVICES)]
@@ -66,7 +66,7 @@ class FleetLab:
         host = host or _name(number)
         address = self._addresses.get(number, self._addresses[0])
         return self._start(
-            host, TROUBLED, behaviour, str(minutes), "--server", address, "--data", str(self.shards(number)),
+            host, behaviour, str(minutes), "--server", address, "--data", str(self.shards(number)),
             "--ca", str(self.folder / "tls" / "ca.crt"), "--key", str(self.folder / f"{host}.key"),
         )  # fmt: skip
 
@@ -74,7 +74,7 @@ class FleetLab:
         tls = self.folder / "tls"
         keys = [part for key, value in self._keys.items() for part in (f"--{key}", str(value))]
         return self._start(
-            SERVER, TROUBLED, "server", str(minutes), "--state-dir", str(self.folder / "state"), "--resume",
+            SERVER, "server", str(minutes), "--state-dir", str(self.folder / "state"), "--resume",
             "--output", str(self.output), "--port", str(PORT), "--data", str(self.folder / "all"),
             "--tls-cert", str(tls / "server.crt"), "--tls-key", str(tls / "server.key"), *keys,
         )  # fmt: skip
@@ -94,8 +94,8 @@ class FleetLab:
         subprocess.run(["umount", "--lazy", self.folder / "disk"], check=False)
         self.network.close()
 
-    def _start(self, host: str, *arguments: str) -> Process:
-        process = Process(self.network.name(host), list(arguments), self.folder / f"{host}.log")
+    def _start(self, host: str, *arguments: str, kind: type[Process] = Forked) -> Process:
+        process = kind(self.network.name(host), list(arguments), self.folder / f"{host}.log")
         self._started.append(process)
         return process
 

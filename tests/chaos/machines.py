@@ -99,7 +99,7 @@ class Seer:
 
 
 def check_gpus() -> None:
-    """Two workers share a GPU if each is given half of it; one that is given none sees none."""
+    """Two workers share a GPU if each is given half of it; one that is given none sees none. Says what they see."""
     from perennial.simulation.workers import Workers
 
     for gpus, count, seen in ((0.5, 2, "0"), (0.0, 1, "")):
@@ -107,6 +107,7 @@ def check_gpus() -> None:
             workers.start(count, JOIN_SECONDS)
             assert [workers.machine(workers.ask(place)) for place in range(count)] == [seen] * count
             assert len({workers.ask(place) for place in range(count)}) == count
+            print(f"{count} workers that were given {gpus:g} GPUs each see: {seen or 'none'}", flush=True)
 
 
 class Turns:

@@ -8,163 +8,24 @@ As root, in network namespaces. The same seed brings the same faults.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import random
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.chaos.accepted import replayed
-from tests.chaos.command_socket import command
-from tests.chaos.fault_plan import DEVICES, NETWORK, TUNNELLED, Fault, plan
+from tests.chaos.fault_plan import DEVICES, plan
 from tests.chaos.fleet_lab import ETA, GAMMA, STEPS, FleetLab
+from tests.chaos.trouble import ROUND_SECONDS, Tally, Trouble
 from tests.conftest import read_predictors
-from tests.deploy.lab import Process, rows
-from tests.processes import wait_until
+from tests.deploy.lab import rows
 
-ROUND_SECONDS, FAULT_SECONDS, DISK_SECONDS = 900.0, 20.0, 20.0
 CLASSES, TOLERANCE = 3, 1e-5
-
-
-@dataclass
-class Tally:
-    """What a seed came to. back: seconds until all devices were in a round again, by what had been away."""
-
-    rounds: int = 0
-    difference: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    back: dict[str, list[float]] = field(default_factory=lambda: {"device": [], "server": []})
-
-
-class Trouble:
-    """Lets the faults of a plan strike, one after the other. The run waits where one begins, and where it ends."""
-
-    def __init__(self, lab: FleetLab, tally: Tally) -> None:
-        self._lab, self._tally = lab, tally
-
-    def strike(self, fault: Fault) -> None:
-        self._run_to(fault.after)
-        where = f" {list(fault.devices)}" if fault.devices else ""
-        minutes = f" {fault.minutes:+d} min" if fault.minutes else ""
-        print(f"after round {self._done()}: {fault.kind}{where}{minutes}", flush=True)
-        self._tally.faults[fault.kind] += 1
-        if fault.kind in NETWORK:
-            self._network(fault)
-        else:
-            machine: Callable[[Fault], None] = getattr(self, "_" + fault.kind.replace("-", "_"), self._behave)
-            machine(fault)
-
-    def finish(self) -> None:
-        """Let the run go on to its end."""
-        self._lab.hold_at(2**31)
-
-    def _network(self, fault: Fault) -> None:
-        way = self._lab.tunnel if fault.devices == (TUNNELLED,) else self._lab.proxy
-        whom = {} if way == self._lab.tunnel else {"devices": list(fault.devices)}
-        command(way, **whom, **dict(fault.rules))
-        self._last(fault)
-        command(way, **whom)
-
-    def _behave(self, fault: Fault) -> None:
-        """Start a device again as another one, and then as itself."""
-        (number,) = fault.devices
-        self._restart(number, "honest" if fault.kind == "clock" else fault.kind, fault.minutes)
-        self._last(fault)
-        self._restart(number)
-
-    def _kill(self, fault: Fault) -> None:
-        (number,) = fault.devices
-        self._lab.devices[number].end(signal.SIGKILL)
-        self._last(fault)
-        self._lab.devices[number] = self._lab.device(number)
-        self._time("device", self._lab.devices[number], " clients, ")
-
-    def _kill_server(self, fault: Fault) -> None:
-        """Kill it at work, not where it waits."""
-        self._lab.hold_at(fault.after + fault.rounds)
-        time.sleep(random.Random(fault.after).random() * 0.3)
-        self._lab.server.end(signal.SIGKILL)
-        self._lab.server = self._lab.serve(fault.minutes)
-        self._time("server", self._lab.server, "listening on")
-
-    def _disk_full(self, fault: Fault) -> None:
-        filler = self._lab.output.parent / "filler"
-        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(2**12))
-        self._lab.hold_at(fault.after + fault.rounds)
-        # A server that ends at its first write ends within a round; one that waits goes on.
-        with contextlib.suppress(TimeoutError):
-            wait_until(lambda: not self._lab.server.running(), DISK_SECONDS, "the end of the server")
-        filler.unlink()
-        self._mind_the_disk()
-
-    def _mind_the_disk(self) -> None:
-        """Start a server again that has ended because its disk was full; on a busy machine it ends late."""
-        if not self._lab.server.running() and "the disk is full" in self._lab.server.said():
-            self._lab.server = self._lab.serve()
-
-    def _data(self, fault: Fault) -> None:
-        """Change a shard under a device that has opened it: what it has answered with so far still counts."""
-        (number,) = fault.devices
-        last = rows(self._lab.output)[-1]
-        if number not in last["accepted"]:
-            # It may not have opened it yet, and would rightly use what is there now.
-            self._restart(number)
-            return
-        put_back = self._lab.change_data(number, last["block"])
-        self._last(fault)
-        put_back()
-        self._restart(number)
-
-    def _restart(self, number: int, behaviour: str = "honest", minutes: int = 0) -> None:
-        self._lab.devices[number].end(signal.SIGKILL)
-        self._lab.devices[number] = self._lab.device(number, behaviour, minutes)
-        self._lab.devices[number].wait_for("connected as node", ROUND_SECONDS)
-
-    def _time(self, who: str, process: Process, up: str) -> None:
-        """Note how long it takes from here, where ``process`` is up, to a round with all devices."""
-        process.wait_for(up, ROUND_SECONDS)
-        start, done = time.monotonic(), self._done()
-
-        def complete() -> bool:
-            self._lab.hold_at(self._done() + 2)
-            found = rows(self._lab.output)[done:]
-            return any(len(row["accepted"]) == DEVICES for row in found) or not self._lab.server.running()
-
-        wait_until(complete, ROUND_SECONDS, f"a complete round\n{self._lab.server.said()[-3000:]}")
-        self._tally.back[who].append(time.monotonic() - start)
-        self._lab.hold_at(self._done())
-
-    def _last(self, fault: Fault) -> None:
-        """Return after the rounds of a fault, or after some seconds: a round may wait for it to end."""
-        target, deadline = max(fault.after, self._done()) + fault.rounds, time.monotonic() + FAULT_SECONDS
-        self._lab.hold_at(target)
-        while self._done() < target and time.monotonic() < deadline:
-            time.sleep(0.05)
-
-    def _run_to(self, number: int) -> None:
-        self._lab.hold_at(number)
-
-        def there() -> bool:
-            self._mind_the_disk()
-            return self._done() >= number or not self._lab.server.running()
-
-        wait_until(there, ROUND_SECONDS, f"round {number}\n{self._lab.server.said()[-3000:]}")
-        assert self._lab.server.running(), self._lab.server.said()[-3000:]
-
-    def _done(self) -> int:
-        return len(rows(self._lab.output))
 
 
 def endure(folder: Path, *, seed: int, rounds: int, faults: int, number: int = 3) -> Tally:
@@ -178,6 +39,7 @@ def endure(folder: Path, *, seed: int, rounds: int, faults: int, number: int = 3
         for fault in plan(seed, faults, tally.rounds):
             trouble.strike(fault)
         trouble.finish()
+        tally.struck = trouble.struck()
         assert lab.server.wait(ROUND_SECONDS) == 0, lab.server.said()[-3000:]
         tally.difference = check(lab.output, lab.data, tally.rounds)
         assert "connected as node" not in lab.stranger.said(), "a key that is not registered was let in"
@@ -222,9 +84,12 @@ def main() -> int:
         every.rounds += one.rounds
         every.difference = max(every.difference, one.difference)
         every.faults += one.faults
+        every.struck += one.struck
         for who, seconds in one.back.items():
             every.back[who] += seconds
     print(", ".join(f"{kind} {count}" for kind, count in sorted(every.faults.items())))
+    print("connections and packets that suffered: "
+          + ", ".join(f"{kind} {count}" for kind, count in sorted(every.struck.items())))  # fmt: skip
     for who, seconds in every.back.items():
         if seconds:
             print(f"from a {who} that is up to a round with all devices: median {statistics.median(seconds):.1f} s, "

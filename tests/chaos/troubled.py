@@ -1,29 +1,28 @@
-"""A device or a server in trouble: ``troubled.py BEHAVIOUR MINUTES ARGUMENTS...``
+"""A device or a server in trouble, by the arguments BEHAVIOUR MINUTES ARGUMENTS...
 
 MINUTES: by which its clock is wrong. BEHAVIOUR: honest, hostile (every update is wrong in some way), twice (each reply
 is sent twice), again (each reply is followed by the one before), late (each reply comes half a second later), or
-server (``flower-server``).
+server (``flower-server``). Whoever misbehaves says so (``STRUCK``) each time.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    # Before anything else has taken hold of it.
-    _real, _off = time.time, 60.0 * float(sys.argv[2])
-    time.time = lambda: _real() + _off
 
 import numpy as np
 from flwr.app import Context, Message, MetricRecord, RecordDict
 
 from perennial.client import app as client_app
+from perennial.client import cli as client
 from perennial.client.link.failures import Refused, Unreachable
 from perennial.client.link.fleet_connection import FleetConnection
+from perennial.server import cli as server
+from perennial.server.run.progress import TerminalProgress
+from tests.chaos.fault_plan import STRUCK
+from tests.chaos.wrong_clock import put_wrong
 from tests.deploy.device import changed
 
 HONEST = client_app.app
@@ -36,6 +35,7 @@ def hostile(message: Message, context: Context) -> Message:
     if message.metadata.message_type != "train":
         return reply
     turn = next(_TURNS) % 4
+    print(f"{STRUCK}an update of kind {turn}", flush=True)
     if turn == 0:
         return changed(reply, message, lambda array: array * np.float32("nan"))
     if turn == 1:
@@ -47,6 +47,7 @@ def hostile(message: Message, context: Context) -> Message:
 
 
 def late(message: Message, context: Context) -> Message:
+    print(f"{STRUCK}late", flush=True)
     time.sleep(_LATE_SECONDS)
     reply: Message = HONEST(message, context)
     return reply
@@ -59,20 +60,22 @@ def send_more(*, again: bool) -> None:
     def pushed(self: FleetConnection, reply: Message, seconds: float) -> None:
         push(self, reply, seconds)
         before.append(reply)
-        try:
-            push(self, before[-2] if again and len(before) > 1 else reply, seconds)
-        except (Refused, Unreachable) as error:
-            # Refused it may be; taken a second time it must not be.
-            print(f"sent more: {error}", flush=True)
+        more, said = before[0] if again else reply, "it was taken"
         del before[:-1]
+        if again and more is reply:
+            return
+        try:
+            push(self, more, seconds)
+        except (Refused, Unreachable) as error:
+            # Refused it may be; counted a second time it must not be.
+            said = str(error)
+        print(f"{STRUCK}sent a reply more: {said}", flush=True)
 
     FleetConnection.push = pushed  # type: ignore[method-assign]
 
 
 def hold_rounds(limit: Path) -> None:
     """Let no round be over that is beyond the number in the file ``limit``: faults come by rounds, not by seconds."""
-    from perennial.server.run.progress import TerminalProgress
-
     shown = TerminalProgress.round_done
 
     def round_done(self: TerminalProgress, record: Any, *more: Any) -> None:
@@ -83,20 +86,13 @@ def hold_rounds(limit: Path) -> None:
     TerminalProgress.round_done = round_done  # type: ignore[method-assign]
 
 
-def main() -> int:
-    behaviour = sys.argv[1]
+def main(arguments: list[str]) -> int:
+    behaviour, minutes, *rest = arguments
+    put_wrong(float(minutes))
     if behaviour == "server":
-        from perennial.server import cli as server
-
-        hold_rounds(Path(sys.argv[sys.argv.index("--state-dir") + 1]).with_name("limit"))
-        return server.main(sys.argv[3:])
-    from perennial.client import cli as client
-
+        hold_rounds(Path(rest[rest.index("--state-dir") + 1]).with_name("limit"))
+        return server.main(rest)
     if behaviour in ("twice", "again"):
         send_more(again=behaviour == "again")
     client_app.app = {"hostile": hostile, "late": late}.get(behaviour, HONEST)  # type: ignore[assignment]
-    return client.main(sys.argv[3:])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return client.main(rest)

@@ -73,27 +73,32 @@ class Process:
     def __init__(
         self, namespace: str, arguments: list[str], log: Path, variables: Mapping[str, str] | None = None
     ) -> None:
+        log.touch()
+        self._log, self._start = log, log.stat().st_size
+        self._variables = variables or {}
+        self.pid = self._launch(namespace, arguments)
+
+    def _launch(self, namespace: str, arguments: list[str]) -> int:
+        """Start the command, which adds to the log; return its process id."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "FLWR_HOME": str(log.parent / "flwr"),
+            "FLWR_HOME": str(self._log.parent / "flwr"),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
-            **(variables or {}),
+            **self._variables,
         }
-        self._log = log
-        with log.open("ab") as output:
-            self._start = output.tell()
+        with self._log.open("ab") as output:
             # `ip netns exec` becomes the command itself: the process id is the command's.
             self._popen = subprocess.Popen(
                 ["ip", "netns", "exec", namespace, sys.executable, *arguments],
-                cwd=log.parent,
+                cwd=self._log.parent,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.pid = self._popen.pid
+        return self._popen.pid
 
     def said(self) -> str:
         return self._log.read_bytes()[self._start :].decode(errors="replace")

@@ -201,12 +201,25 @@ def test_a_stock_server_is_asked_quickly_at_first_and_then_seldom() -> None:
     assert len(waits) < 320
 
 
-def test_backoff_is_short_for_a_minute_then_grows_up_to_a_bound_and_never_overflows() -> None:
-    assert [backoff(n, 0.5) for n in range(5)] == [1, 2, 3, 3, 3]
-    assert sum(backoff(n, 0.5) for n in range(21)) == pytest.approx(60)
-    assert [backoff(n, 0.5) for n in (40, 100, 101)] == pytest.approx([6, 15, 15])
+def test_backoff_is_short_for_minutes_then_grows_up_to_a_bound_and_never_overflows() -> None:
+    assert [backoff(n, 0.5) for n in range(4)] == [1, 2, 2, 2]
+    assert sum(backoff(n, 0.5) for n in range(201)) == pytest.approx(400, rel=0.01)
+    assert [backoff(n, 0.5) for n in (400, 1500, 1501)] == pytest.approx([4, 15, 15])
     assert backoff(10_000, 0.5) == 15
     assert backoff(0, 0.0) < backoff(0, 0.99)
+
+
+@pytest.mark.parametrize(("served", "rests"), [(-1.0, []), (60.0, [0])])
+def test_a_node_that_was_served_for_long_and_is_forgotten_comes_back_without_a_rest(
+    monkeypatch: pytest.MonkeyPatch, served: float, rests: list[int]
+) -> None:
+    rested: list[int] = []
+    monkeypatch.setattr(node_module, "backoff", lambda failures, _: (rested.append(failures), 0.001)[1])
+    monkeypatch.setattr(node_module, "_SERVED", served)
+    server = serve(Server(fails(Refused("HTTP 401", gone=True)), "order"))
+    assert server.activations == 2
+    # The last rest is that of a node that is told to stop.
+    assert rested[:-1] == rests
 
 
 def test_a_silent_heartbeat_ends_the_connection_that_the_server_forgot() -> None:

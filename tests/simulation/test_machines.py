@@ -43,6 +43,11 @@ def test_nodes_move_to_what_is_left_and_to_a_machine_that_joins(said: list[str])
     assert {"machine-0", "machine-2"} <= {word.strip(",") for word in last}
 
 
+def test_workers_share_a_gpu_that_they_were_given_and_one_that_was_given_none_sees_none(said: list[str]) -> None:
+    assert "2 workers that were given 0.5 GPUs each see: 0" in said
+    assert "1 workers that were given 0 GPUs each see: none" in said
+
+
 def test_a_user_sees_one_line_for_each_change_and_nothing_of_rays(said: list[str]) -> None:
-    known = ("after round ", "INFO: nodes live on ", "rounds ", "again: ", "1 machines died")
+    known = ("after round ", "INFO: nodes live on ", "rounds ", "again: ", "1 machines died", "2 workers", "1 workers")
     assert [line for line in said if not line.startswith(known)] == []

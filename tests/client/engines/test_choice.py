@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import perennial.client.engines as engines
+from perennial.client.engines.loop import LoopEngine
+from perennial.client.engines.stacked import StackedEngine
 from perennial.common.command.errors import InputError
 from perennial.common.data.examples import Signature
 from perennial.common.task import models
@@ -50,6 +52,17 @@ def test_auto_takes_native_for_the_papers_network() -> None:
 def test_auto_takes_no_engine_for_cpus_if_a_gpu_was_given() -> None:
     cnn = models.build("cnn", (3, 32, 32), 10)
     assert engines.choose("auto", cnn, labelled((3, 32, 32)), gpu=True).name == "stacked"
+
+
+@pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
+def test_an_engine_that_computes_by_torch_uses_the_gpu_that_its_worker_was_given(
+    monkeypatch: pytest.MonkeyPatch, engine: type[LoopEngine] | type[StackedEngine]
+) -> None:
+    moved: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(nn.Module, "to", lambda module, device: moved.append(device) or module)
+    engine(nn.Linear(2, 2))
+    assert moved == [torch.device("cuda")]
 
 
 def test_auto_takes_stacked_for_other_layers() -> None:
