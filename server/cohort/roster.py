@@ -15,7 +15,7 @@ from perennial.common.command.errors import RunError, shown
 from perennial.common.wire import protocol
 from perennial.common.wire.protocol import Identity, ProtocolError
 from perennial.common.wire.seeding import generator
-from perennial.server.cohort.exchange import Answer, Answered, life
+from perennial.server.cohort.exchange import Answer, Answered, Rejection, life
 from perennial.server.cohort.quarantine import Quarantine
 
 LOG = logging.getLogger("perennial")
@@ -56,6 +56,8 @@ class Roster:
         self._quarantined_nodes = Quarantine(config.quarantine_after, config.quarantine_rounds)
         # The last round in which a node went offline before it had answered.
         self._left_in: dict[int, int] = {}
+        # Nodes that have begun a new session, and have not been here since.
+        self._returned: set[int] = set()
 
     def gather(self, grid: Grid, nodes: int) -> None:
         """Wait until ``nodes`` nodes with clients are there, or raise after node-timeout."""
@@ -78,6 +80,10 @@ class Roster:
 
     def refresh(self, grid: Grid) -> None:
         """Forget nodes that left, and ask those that came; a client belongs to the node that claimed it first."""
+        self._ask_and_take(grid)
+        self._welcome(grid)
+
+    def _ask_and_take(self, grid: Grid) -> None:
         online, now = set(grid.get_node_ids()), time.monotonic()
         left = self._nodes.keys() - online
         # A client's node that left may be back under another id, refused until now because of its old one.
@@ -104,6 +110,15 @@ class Roster:
                 self._resting.pop(node, None)
         self._held = None
 
+    def _welcome(self, grid: Grid) -> None:
+        """Let nodes that were silent sit out no longer once they have begun a new session: they were away."""
+        returned: Callable[[], set[int]] = getattr(grid, "returned", set)
+        self._returned = (self._returned | returned()) & set(grid.get_node_ids())
+        for node in self._returned & self._nodes.keys():
+            self.quarantine.welcome(self.first_client(node))
+            self._quarantined_nodes.welcome(node)
+            self._returned.discard(node)
+
     def doubt(self, node: int) -> None:
         """Ask a node again who it is, before the next round: it may be back with other shards under its old id."""
         self._doubted.add(node)
@@ -121,18 +136,20 @@ class Roster:
                 continue
             if rejection.left:
                 self._left_in[rejection.node] = server_round
-            self._strike(rejection.node, server_round, rejection.reason)
+            self._strike(rejection, server_round)
         for node in answered.replies if trained else ():
             self.quarantine.accept(self.first_client(node))
             self._quarantined_nodes.accept(node)
 
-    def _strike(self, node: int, server_round: int, reason: str) -> None:
-        client, quarantine = self.first_client(node), self.quarantine
-        by_client, by_node = quarantine.reject(client, server_round), self._quarantined_nodes.reject(node, server_round)
+    def _strike(self, rejection: Rejection, server_round: int) -> None:
+        client, quarantine = self.first_client(rejection.node), self.quarantine
+        wrong = rejection.bad or (rejection.failed and not rejection.left)
+        by_client = quarantine.reject(client, server_round, wrong=wrong)
+        by_node = self._quarantined_nodes.reject(rejection.node, server_round, wrong=wrong)
         if by_client or by_node:
-            until = max(quarantine.until.get(client, 0), self._quarantined_nodes.until.get(node, 0))
+            until = max(quarantine.until.get(client, 0), self._quarantined_nodes.until.get(rejection.node, 0))
             LOG.warning("the node of client %d sits out until round %d: %d rejections in a row, the last: %s",
-                        client, until, quarantine.after, reason)  # fmt: skip
+                        client, until, quarantine.after, rejection.reason)  # fmt: skip
 
     def cohort(self, server_round: int, attempt: int) -> dict[int, tuple[int, ...]]:
         """Return the clients of a round by node, drawn from the seed and the round; sorted, so reruns agree."""

@@ -82,6 +82,9 @@ class BothGrid(LocalGrid):
     def claim_problem(self, node: int, clients: Iterable[int]) -> str:
         return self._fleet.claim_problem(node, clients)
 
+    def returned(self) -> set[int]:
+        return self._fleet.returned()
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         stock = set(self._stock.get_node_ids())
         both = [(message.metadata.dst_node_id in stock, message) for message in messages]

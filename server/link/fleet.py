@@ -82,6 +82,11 @@ class Fleet:
         with self.lock:
             return self.bindings.problem(node_id, clients)
 
+    def returned(self) -> set[int]:
+        """Return the nodes that have begun a session since this was last asked."""
+        with self.lock:
+            return self.state.returned()
+
     def push(self, orders: Sequence[Errand]) -> None:
         with self._changed:
             for order in orders:

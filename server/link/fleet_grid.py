@@ -59,6 +59,10 @@ class FleetGrid(LocalGrid):
         """Return why a node may not claim ``clients``; '' if it may."""
         return self._fleet.claim_problem(node, clients)
 
+    def returned(self) -> set[int]:
+        """Return the devices that have begun a session since this was last asked: they were away, or are new."""
+        return self._fleet.returned()
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send orders; a model that several of them share is in memory once."""
         self._raise_if_stopped()

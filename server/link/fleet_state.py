@@ -72,6 +72,8 @@ class FleetState:
         self._freed = freed
         self._due: list[tuple[float, int, int | str]] = []
         self._serial = count()
+        # Nodes that have begun a session since somebody asked.
+        self._returned: set[int] = set()
 
     def __len__(self) -> int:
         """Return how many orders are under way."""
@@ -85,7 +87,13 @@ class FleetState:
         self.heard(node, now)
         self._watch(node)
         self._take_back(node)
+        self._returned.add(node_id)
         return node
+
+    def returned(self) -> set[int]:
+        """Return the nodes that have begun a session since this was last asked."""
+        found, self._returned = self._returned, set()
+        return found
 
     def heard(self, node: OnlineNode, now: float) -> None:
         node.silent_at = now + SILENCE
@@ -98,6 +106,7 @@ class FleetState:
 
     def leave(self, node_id: int) -> None:
         """Take a node offline; its orders are lost."""
+        self._returned.discard(node_id)
         if node := self.online.pop(node_id, None):
             for order in (*node.handed.values(), *node.pending.values()):
                 self._lose(order, OFFLINE)

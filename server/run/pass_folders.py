@@ -221,7 +221,7 @@ class PassFolders:
             **state,
             "readers": [reader.state_dict() for reader in self._readers],
             "quarantine": {key: {str(client): count for client, count in quarantine[key].items()}
-                           for key in ("strikes", "until", "times")},
+                           for key in ("strikes", "until", "times", "wrong")},
         }  # fmt: skip
 
     def _save(self) -> None:

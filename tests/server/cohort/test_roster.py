@@ -16,6 +16,7 @@ from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import RunError
 from perennial.common.wire import protocol
 from perennial.common.wire.protocol import Identity
+from perennial.server.cohort.exchange import Answered, Rejection
 from perennial.server.cohort.roster import Quarantine, Roster
 from perennial.server.strategies.grids import AroundGrid
 from tests.server.conftest import FakeGrid
@@ -255,6 +256,46 @@ def test_quarantine_after_zero_never_holds() -> None:
     for server_round in range(10):
         quarantine.reject(0, server_round)
     assert not quarantine.holds(0, 9)
+
+
+class Returning(FakeGrid):
+    """Says which nodes have begun a new session."""
+
+    back: set[int]
+
+    def returned(self) -> set[int]:
+        found, self.back = self.back, set()
+        return found
+
+
+@pytest.mark.parametrize(
+    ("rejection", "held"),
+    [
+        (Rejection(5, (0,), "no reply in time"), ()),
+        (Rejection(5, (0,), "it left", failed=True, left=True), ()),
+        (Rejection(5, (0,), "NaN", bad=True), (5,)),
+        (Rejection(5, (0,), "it raised", failed=True, raised=True), (5,)),
+    ],
+)
+def test_a_node_that_was_silent_and_nothing_worse_takes_part_once_it_begins_a_new_session(
+    rejection: Rejection, held: tuple[int, ...]
+) -> None:
+    grid = Returning({5: (0,), 9: (1,)})
+    grid.back = set()
+    roster = a_roster(grid, quarantine_after=1, quarantine_rounds=100)
+    roster.judge(Answered({}, {}, (rejection,)), 1, trained=True)
+    roster.refresh(grid)
+    assert roster.held(2) == (5,)
+    grid.back = {5}
+    roster.refresh(grid)
+    assert roster.held(2) == held
+
+
+def test_a_quarantine_of_a_checkpoint_that_knows_no_reasons_is_not_forgiven() -> None:
+    quarantine = Quarantine(1, 10)
+    quarantine.restore({"strikes": {}, "until": {"0": 9}, "times": {"0": 1}})
+    quarantine.welcome(0)
+    assert quarantine.holds(0, 9)
 
 
 def test_nobody_left_gives_an_empty_cohort() -> None:

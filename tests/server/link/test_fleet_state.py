@@ -87,6 +87,17 @@ def test_a_node_that_restarts_is_handed_its_order_again() -> None:
     assert "3 times" in outcome(state)
 
 
+def test_nodes_that_have_begun_a_session_are_told_once_if_they_are_still_here() -> None:
+    state = FleetState()
+    state.come(NODE, 0)
+    state.come(NODE + 1, 0)
+    state.leave(NODE + 1)
+    assert state.returned() == {NODE}
+    assert state.returned() == set()
+    state.come(NODE, 1)
+    assert state.returned() == {NODE}
+
+
 def test_a_node_answers_in_a_new_session_what_it_was_ordered_in_the_old_one() -> None:
     state = FleetState()
     state.push(order())
