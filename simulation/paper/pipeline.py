@@ -48,11 +48,11 @@ def found_in(places: Sequence[Path], parts: Sequence[Part]) -> dict[Part, list[P
 
 
 def keep(there: Mapping[Part, Sequence[Path]], output: Path) -> None:
-    """Put what the run folders of each part hold into its compact files."""
+    """Put what the run folders of each part hold into its compact files, beside what these have of other seeds."""
     for part, folders in there.items():
-        kept = [series.from_result(one, part.key) for folder in folders for one in reading.read_all(folder)]
-        if evaluated := [one for one in kept if len(one.evaluated)]:
-            series.write(output, part.name, sorted(evaluated, key=lambda one: (one.run, one.seed)))
+        found = [series.from_result(one, part.key) for folder in folders for one in reading.read_all(folder)]
+        if evaluated := [one for one in found if len(one.evaluated)]:
+            series.write(output, part.name, series.furthest(series.read(output, part.name), evaluated))
 
 
 def kept(parts: Sequence[Part], output: Path) -> dict[str, list[Series]]:

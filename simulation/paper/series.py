@@ -72,6 +72,16 @@ def from_result(result: RunResult, key: str) -> Series:
     )
 
 
+def furthest(kept: Sequence[Series], found: Sequence[Series]) -> list[Series]:
+    """Return what is kept with what was found now; a run of a seed is replaced unless it was to go and went further."""
+    known = {(one.run, one.seed): one for one in kept}
+    for one in found:
+        before = known.get((one.run, one.seed))
+        if before is None or before.planned != one.planned or before.last_round <= one.last_round:
+            known[one.run, one.seed] = one
+    return [known[key] for key in sorted(known)]
+
+
 def write(folder: Path, name: str, series: Sequence[Series]) -> None:
     """Write both files of an experiment."""
     most = max(one.blocks for one in series)

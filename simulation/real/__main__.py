@@ -31,6 +31,7 @@ def make(options: argparse.Namespace) -> int:
     texts = {name: f"![{name}]({address})" for name, address in images.items()}
     for name, series in found.items():
         texts |= {name: gains.table(series), f"{name} sentence": gains.sentence(series)}
+        texts[f"{name} movement"] = gains.movement(series)
         texts[f"{name} state"] = page.state(series)
     options.page.write_text(page.filled(before, texts), encoding="utf-8")
     return 0

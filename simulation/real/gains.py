@@ -87,32 +87,49 @@ def sentence(series: Sequence[Series]) -> str:
     if missing := [run for run in needed if not summary.of_run(series, run)]:
         return f"Not run yet: {', '.join(missing)}."
     gain, told = difference(series, "mm-psgd", "fedavg"), difference(series, "told-block-fedavg", "mm-psgd")
-    both = difference(series, "told-block-mm-psgd", "told-block-fedavg")
+    feature = difference(series, "told-block-mm-psgd", "told-block-fedavg")
+    predictors = difference(series, "told-block-mm-psgd", "mm-psgd")
     seeds = len(summary.of_run(series, "mm-psgd"))
     if seeds == 1:
         return (
             f"One seed so far, which gives no interval and no verdict: MM-PSGD is {gain.signed()} points from FedAvg, "
             f"FedAvg that is told the block {told.signed()} from MM-PSGD, and MM-PSGD that is told the block "
-            f"{both.signed()} from FedAvg that is told it."
+            f"{feature.signed()} from FedAvg that is told it, and {predictors.signed()} from MM-PSGD."
         )
     return (
-        f"**A predictor for each block is worth {gain.signed()} points against FedAvg; telling FedAvg the block "
-        f"{_against(told)} ({told.signed()}); and predictors over a model that is told "
-        f"{_beside(both)} ({both.signed()}; {seeds} seeds).**"
+        f"**A predictor for each block is worth {gain.signed()} points against FedAvg; FedAvg that is told the block "
+        f"does {_verdict(told)} these predictors ({told.signed()}); and predictors over a model that is told "
+        f"do {_verdict(feature)} that model alone ({feature.signed()}), and {_verdict(predictors)} predictors alone "
+        f"({predictors.signed()}; {seeds} seeds).**"
     )
+
+
+def movement(series: Sequence[Series]) -> str:
+    """Say how far the numbers still moved in the second half of the rounds: whether the curves are flat."""
+    moved = {one.label: rise(series, one.run).mean for one in CONTENDERS if summary.of_run(series, one.run)}
+    if not moved:
+        return "Not run yet."
+    least, most = min(moved, key=moved.__getitem__), max(moved, key=moved.__getitem__)
+    return (
+        f"From the middle of the run to its end these means moved by {moved[least]:+.1f} ({least}) to "
+        f"{moved[most]:+.1f} points ({most})."
+    )
+
+
+def rise(series: Sequence[Series], run: str) -> Interval:
+    """How much better the last cycle is than the one in the middle of the run, in points."""
+    found = summary.of_run(series, run)
+    halves = [one.until(one.planned // 2) for one in found]
+    pairs = zip(found, halves, strict=True)
+    return Interval.of([over_a_cycle(one.evaluated) - over_a_cycle(half.evaluated) for one, half in pairs])
 
 
 def _kilobytes(one: Evaluated) -> float:
     return float(one.bytes[-1] / 1e3 / one.server_round[-1])
 
 
-def _against(told: Interval) -> str:
-    if told.low > 0:
-        return "does better than the predictors"
-    return "does not reach the predictors" if told.high < 0 else "does as well as the predictors"
-
-
-def _beside(both: Interval) -> str:
-    if both.low > 0:
-        return "add to that"
-    return "take from that" if both.high < 0 else "add nothing that these seeds show"
+def _verdict(difference: Interval) -> str:
+    """Say how something stands to what it is more or less than."""
+    if difference.low > 0:
+        return "better than"
+    return "worse than" if difference.high < 0 else "as well as"

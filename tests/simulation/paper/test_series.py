@@ -59,3 +59,13 @@ def test_until_ends_a_run_early(a_series: A_SERIES) -> None:
     one = a_series().until(5)
     assert one.evaluated.server_round.tolist() == [1, 2, 3, 4, 5]
     assert one.whole
+
+
+def test_what_is_kept_is_never_replaced_by_something_shorter(a_series: A_SERIES) -> None:
+    whole, other, short = a_series(), a_series(seed=1), a_series(means=(90, 90))
+    assert series.furthest([whole, other], [short]) == [whole, other]
+    assert series.furthest([short], [whole]) == [whole]
+    again = a_series(means=(70,) * 8)
+    assert series.furthest([whole, other], [again]) == [again, other]
+    longer = a_series(means=(70,) * 8, cycles=4)
+    assert series.furthest([whole], [longer]) == [longer], "it was to go further, and is there in part"

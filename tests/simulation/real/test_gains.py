@@ -42,22 +42,56 @@ def test_a_gain_is_taken_seed_by_seed(a_series: A_SERIES) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "both", "verdict"),
+    ("told", "both", "verdicts"),
     [
-        ((58.0, 58.5, 59.0), (60.0, 60.5, 61.0), ("does better than the predictors (+3.5", "add to that (+2.0")),
-        ((51.0, 51.5, 52.0), (51.0, 51.6, 51.9), ("does not reach the predictors (-3.5", "add nothing that these")),
-        ((55.0, 54.0, 56.0), (50.0, 49.0, 51.0), ("does as well as the predictors (+0.0", "take from that (-5.0")),
+        (
+            (58.0, 58.5, 59.0),
+            (60.0, 60.5, 61.0),
+            (
+                "better than these predictors (+3.5",
+                "better than that model alone (+2.0",
+                "better than predictors alone (+5.5",
+            ),
+        ),
+        (
+            (51.0, 51.5, 52.0),
+            (51.0, 51.6, 51.9),
+            (
+                "worse than these predictors (-3.5",
+                "as well as that model alone (+0.0",
+                "worse than predictors alone (-3.5",
+            ),
+        ),
+        (
+            (55.0, 54.0, 56.0),
+            (50.0, 49.0, 51.0),
+            (
+                "as well as these predictors (+0.0",
+                "worse than that model alone (-5.0",
+                "worse than predictors alone (-5.0",
+            ),
+        ),
     ],
 )
 def test_the_sentence_follows_the_numbers(
-    a_series: A_SERIES, told: tuple[float, ...], both: tuple[float, ...], verdict: tuple[str, str]
+    a_series: A_SERIES, told: tuple[float, ...], both: tuple[float, ...], verdicts: tuple[str, ...]
 ) -> None:
     predictors = {"fedavg": (40.0, 40.0, 40.0), "mm_psgd": (54.5, 55.0, 55.5)}
     series = runs(a_series, **predictors, told_block_fedavg=told, told_block_mm_psgd=both)
     text = gains.sentence(series)
     assert text.startswith("**A predictor for each block is worth +15.0 [")
-    assert verdict[0] in text
-    assert verdict[1] in text
+    assert [verdict for verdict in verdicts if verdict not in text] == []
+    assert f"told the block does {verdicts[0]}" in text
     first = [one for one in series if one.seed == 0]
     assert gains.sentence(first).startswith("One seed so far, which gives no interval and no verdict: MM-PSGD is +14.5")
     assert gains.sentence(series[:6]) == "Not run yet: told-block-fedavg, told-block-mm-psgd."
+
+
+def test_the_movement_is_from_the_middle_to_the_end(a_series: A_SERIES) -> None:
+    rising = [a_series("fedavg", (10, 20, 30, 40, 50, 60, 70, 80), seed=seed, cycles=2) for seed in (0, 1)]
+    flat = [a_series("mm-psgd", (50,) * 8, seed=seed, cycles=2) for seed in (0, 1)]
+    assert gains.rise(rising, "fedavg").signed() == "+40.0 [+40.0, +40.0]"
+    assert gains.movement(rising + flat) == (
+        "From the middle of the run to its end these means moved by +0.0 (MM-PSGD) to +40.0 points (FedAvg)."
+    )
+    assert gains.movement([]) == "Not run yet."
