@@ -41,11 +41,11 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.mean:.1f}" if np.isnan(self.reach) else f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
-    def signed(self) -> str:
+    def signed(self, digits: int = 1) -> str:
         """As text, with the signs of a difference."""
         # Nought added: what rounds to nought has no minus.
-        mean, low, high = (round(value, 1) + 0.0 for value in (self.mean, self.low, self.high))
-        return f"{mean:+.1f}" if np.isnan(self.reach) else f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+        mean, low, high = (f"{round(value, digits) + 0.0:+.{digits}f}" for value in (self.mean, self.low, self.high))
+        return mean if np.isnan(self.reach) else f"{mean} [{low}, {high}]"
 
 
 def over_a_cycle(one: Evaluated) -> float:
@@ -73,11 +73,11 @@ def table(series: Sequence[Series]) -> str:
     rows = []
     for one in CONTENDERS:
         if found := summary.of_run(series, one.run):
-            gain = MISSING if one.run == "fedavg" else difference(series, one.run, "fedavg").signed()
-            levels = [str(level(series, one.run)), gain, str(level(series, one.run, latest))]
+            gains = [_over(series, one.run, "fedavg", 1), _over(series, one.run, "mm-psgd", 2)]
+            levels = [str(level(series, one.run)), *gains, str(level(series, one.run, latest))]
             rows.append([one.label, *levels, f"{_kilobytes(found[0].evaluated):.0f}", one.needs, one.costs])
-    columns = ["mean of the last cycle", "over FedAvg, points", "after the last round", "kB a round", "to be known",
-               "costs beside FedAvg's"]  # fmt: skip
+    columns = ["mean of the last cycle", "over FedAvg, points", "over MM-PSGD, points", "after the last round",
+               "kB a round", "to be known", "costs beside FedAvg's"]  # fmt: skip
     return cells.table(["", *columns], rows)
 
 
@@ -97,10 +97,10 @@ def sentence(series: Sequence[Series]) -> str:
             f"{feature.signed()} from FedAvg that is told it, and {predictors.signed()} from MM-PSGD."
         )
     return (
-        f"**A predictor for each block is worth {gain.signed()} points against FedAvg; FedAvg that is told the block "
-        f"does {_verdict(told)} these predictors ({told.signed()}); and predictors over a model that is told "
-        f"do {_verdict(feature)} that model alone ({feature.signed()}), and {_verdict(predictors)} predictors alone "
-        f"({predictors.signed()}; {seeds} seeds).**"
+        f"**A predictor for each block is worth {gain.signed(2)} points against FedAvg; FedAvg that is told the block "
+        f"does {_verdict(told)} these predictors ({told.signed(2)}); and predictors over a model that is told "
+        f"do {_verdict(feature)} that model alone ({feature.signed(2)}), and {_verdict(predictors)} predictors alone "
+        f"({predictors.signed(2)}; {seeds} seeds).**"
     )
 
 
@@ -122,6 +122,12 @@ def rise(series: Sequence[Series], run: str) -> Interval:
     halves = [one.until(one.planned // 2) for one in found]
     pairs = zip(found, halves, strict=True)
     return Interval.of([over_a_cycle(one.evaluated) - over_a_cycle(half.evaluated) for one, half in pairs])
+
+
+def _over(series: Sequence[Series], run: str, other: str, digits: int) -> str:
+    if run == other or not summary.of_run(series, other):
+        return MISSING
+    return difference(series, run, other).signed(digits)
 
 
 def _kilobytes(one: Evaluated) -> float:

@@ -28,6 +28,7 @@ def test_an_interval_is_students() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((3.0, 1.0367, 4.9633), abs=1e-3)
     assert str(found) == "3.0 [1.0, 5.0]"
     assert found.signed() == "+3.0 [+1.0, +5.0]"
+    assert found.signed(2) == "+3.00 [+1.04, +4.96]"
     assert math.isnan(Interval.of([2.0]).reach)
     assert str(Interval.of([2.0])) == "2.0"
 
@@ -37,8 +38,9 @@ def test_a_gain_is_taken_seed_by_seed(a_series: A_SERIES) -> None:
     assert gains.difference(series, "mm-psgd", "fedavg").signed() == "+5.0 [+5.0, +5.0]"
     lines = gains.table(series).splitlines()
     assert len(lines) == 4
+    assert lines[2].startswith("| FedAvg | 50.0 [25.2, 74.8] | – | -5.00 [-5.00, -5.00] | 50.0 ")
     level = "55.0 [30.2, 79.8]"
-    assert lines[3].startswith(f"| MM-PSGD | {level} | +5.0 [+5.0, +5.0] | {level} | 1000 | the block |")
+    assert lines[3].startswith(f"| MM-PSGD | {level} | +5.0 [+5.0, +5.0] | – | {level} | 1000 | the block |")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_the_sentence_follows_the_numbers(
     predictors = {"fedavg": (40.0, 40.0, 40.0), "mm_psgd": (54.5, 55.0, 55.5)}
     series = runs(a_series, **predictors, told_block_fedavg=told, told_block_mm_psgd=both)
     text = gains.sentence(series)
-    assert text.startswith("**A predictor for each block is worth +15.0 [")
+    assert text.startswith("**A predictor for each block is worth +15.00 [")
     assert [verdict for verdict in verdicts if verdict not in text] == []
     assert f"told the block does {verdicts[0]}" in text
     first = [one for one in series if one.seed == 0]
