@@ -67,12 +67,16 @@ class AppFleet:
 
     @contextmanager
     def connected(self, kind: str, port: int, app: str) -> Iterator[None]:
-        """Run the nodes: ``quick``, by flower-client with the app; ``stock``, by Flower's own command without it."""
+        """Run the nodes: ``quick``, by flower-client with the app; ``stock``, by Flower's own command without it.
+
+        mixed: the first one is stock, the others are quick.
+        """
         with ExitStack() as stack:
             for number in range(self.nodes):
-                line = (self._client if kind == "quick" else self._supernode)(number, port, app)
+                is_stock = kind == "stock" or (kind == "mixed" and number == 0)
+                line = (self._supernode if is_stock else self._client)(number, port, app)
                 log, variables = self.folder / f"{kind}-{number}.log", self.variables
-                if kind == "stock":
+                if is_stock:
                     home = self.folder / f"flower-{number}"
                     # Nothing leads it to the app but the server, and nothing to our package.
                     variables = {**environment(home), "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}

@@ -9,6 +9,7 @@ Server, devices and attackers share one machine; attackers are processes that th
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import statistics
@@ -16,12 +17,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attacks import INSIDERS, STRANGERS, Insider, Target, run
+from benchmarks.attacks import STRANGERS, Target, run
 from benchmarks.devices import Devices, key_of
 from benchmarks.fleet_lab import MEGA, Fleet, Lab, commit, lab, table_row
+from benchmarks.insiders import INSIDERS, Insider
 from benchmarks.processes import wait_until
 from perennial.client.link.failures import Refused, Unreachable
 from perennial.client.link.fleet_connection import FleetConnection
@@ -54,16 +57,49 @@ def main() -> None:
         insider = _insider(made, options.devices)
         made.connected()
         made.wait_for_rows(20, 300)
-        print(_phase(made, "none", options.seconds, insider, pool), flush=True)
-        for name in options.only:
-            print(_phase(made, name, options.seconds, insider, pool), flush=True)
-        print(_phase(made, "none, afterwards", options.seconds, insider, pool), flush=True)
+        phases = []
+        for name in ("none", *options.only, "none, afterwards"):
+            phases.append(_phase(made, name, options.seconds, insider, pool))
+            print(phases[-1].row(), flush=True)
         said = impostors(made)
-    print(f"\n{said}\nload {os.getloadavg()[0]:.1f} at the end")
+    print(f"\n{verdict(phases)}\n{said}\nload {os.getloadavg()[0]:.1f} at the end")
 
 
-def _phase(made: Lab, name: str, seconds: float, insider: Insider, pool: ProcessPoolExecutor) -> str:
-    """Return the row of one attack: what became of the rounds that ended while it went on."""
+@dataclass(frozen=True)
+class Phase:
+    """What became of the rounds that ended while an attack went on.
+
+    size: bytes of the server's memory, at most. log: bytes that it wrote there.
+    """
+
+    name: str
+    seconds: Sequence[float]
+    size: float
+    log: int
+    said: str
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds) if self.seconds else math.inf
+
+    def row(self) -> str:
+        times = f"{self.median:.2f}", f"{max(self.seconds, default=math.inf):.2f}"
+        return table_row(self.name, len(self.seconds), *times, f"{self.size / MEGA:.0f}", self.log, self.said)
+
+
+def verdict(phases: Sequence[Phase]) -> str:
+    """Return the worst of each figure beside the first phase, which is without an attack."""
+    normal, attacks = phases[0], phases[1:-1]
+    slow, large, loud = (max(attacks, key=key) for key in (lambda p: p.median, lambda p: p.size, lambda p: p.log))
+    return (
+        f"rounds took at most {slow.median / normal.median:.1f} times as long as without an attack ({slow.name}); "
+        f"memory was at most {(large.size - normal.size) / MEGA:.0f} MB above ({large.name}); the log grew by at most "
+        f"{loud.log} bytes in an attack ({loud.name})"
+    )
+
+
+def _phase(made: Lab, name: str, seconds: float, insider: Insider, pool: ProcessPoolExecutor) -> Phase:
+    """Attack, and return what came of it."""
     begun, size, rounds = time.time(), len(made.log()), len(made.rows())
     said = ""
     if name in STRANGERS:
@@ -74,8 +110,7 @@ def _phase(made: Lab, name: str, seconds: float, insider: Insider, pool: Process
     else:
         time.sleep(seconds)
     taken = [row["seconds"] for row in made.rows()[rounds:]]
-    times = (f"{statistics.median(taken):.2f}", f"{max(taken):.2f}") if taken else ("-", "-")
-    return table_row(name, len(taken), *times, f"{made.usage.most(begun) / MEGA:.0f}", len(made.log()) - size, said)
+    return Phase(name, taken, made.usage.most(begun), len(made.log()) - size, said)
 
 
 def _insider(made: Lab, number: int) -> Insider:
@@ -91,7 +126,12 @@ def _insider(made: Lab, number: int) -> Insider:
     wait_until(lambda: number in first.connections, 300, "the device in this process")
     connection = first.connections[number]
     assert isinstance(connection, FleetConnection)
-    insider = Insider(Target(port, ca), connection, started)
+    other = FleetConnection(made.address, ca=ca, key=key_of(number))
+    other.greet()
+    assert other._greeting
+    challenge = str(other._greeting["challenge"]), time.monotonic()
+    other.close(unregister=False)
+    insider = Insider(Target(port, ca), connection, started, challenge)
     request = connection._http.request
 
     def recorded(

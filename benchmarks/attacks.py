@@ -1,4 +1,4 @@
-"""What strangers and devices gone bad try against a flower-server: each attack goes on until its time is over.
+"""What strangers try against a flower-server: each attack goes on until its time is over.
 
 An attack returns one line that says what came of it. Attackers come from addresses of their own on loopback.
 """
@@ -18,15 +18,13 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 
-from benchmarks.devices import Devices
-from perennial.client.link.failures import Refused, Unreachable
-from perennial.client.link.fleet_connection import FleetConnection
 from perennial.common.wire import link
 
 BODY = 60 * 2**20
 _PIECE = b"\n\x00" * 2**15
 _ATTACKER = "127.0.0.66"
-_SECONDS = 5.0
+SECONDS = 5.0
+ROUTES = 20_000
 
 
 @dataclass
@@ -44,7 +42,7 @@ class Target:
     def dial(self, *, tls: bool = True, number: int = 0) -> socket.socket:
         """Return a connection. number: other attackers have other addresses."""
         source = (f"127.0.{number % 250 + 1}.66" if number else _ATTACKER, 0)
-        sock = socket.create_connection(("127.0.0.1", self.port), _SECONDS, source_address=source)
+        sock = socket.create_connection(("127.0.0.1", self.port), SECONDS, source_address=source)
         return self.tls.wrap_socket(sock, server_hostname="127.0.0.1") if tls else sock
 
     def ask(self, head: str, *, body: Iterable[bytes] = ()) -> tuple[str, int]:
@@ -68,15 +66,6 @@ class Target:
 Attack = Callable[[Target, float], str]
 
 
-@dataclass
-class Insider:
-    """A device that the server knows and that has gone bad. twin: lets its key come from a second machine."""
-
-    target: Target
-    connection: FleetConnection
-    twin: Callable[[], Devices]
-
-
 def run(name: str, target: Target, seconds: float) -> str:
     """Attack as a process of its own that leaves the cores to the others: attackers have machines of their own."""
     os.nice(10)
@@ -97,7 +86,7 @@ def large_bodies(target: Target, until: float) -> str:
             time.sleep(0.1)
 
     _together([send] * 3)
-    return f"{_said(got)}; of {got.total() * BODY / 2**20:,.0f} MiB announced, {sent[0] / 2**20:.1f} MiB were taken off"
+    return f"{said(got)}; of {got.total() * BODY / 2**20:,.0f} MiB announced, {sent[0] / 2**20:.1f} MiB were taken off"
 
 
 def held_bodies(target: Target, until: float) -> str:
@@ -147,7 +136,7 @@ def garbage(target: Target, until: float) -> str:
              "POST / HTTP/1.1\r\ntransfer-encoding: chunked", "GET /health?x=1 HTTP/1.1"]  # fmt: skip
     for number in count():
         if time.monotonic() > until:
-            return _said(got)
+            return said(got)
         got[target.ask(wrong[number % len(wrong)])[0]] += 1
         with contextlib.suppress(OSError), contextlib.closing(target.dial(tls=False)) as sock:
             sock.sendall(os.urandom(1000))
@@ -159,13 +148,13 @@ def unknown_routes(target: Target, until: float) -> str:
     got = Counter[str]()
 
     def send(first: int) -> None:
-        for number in range(first, 20_000, 4):
+        for number in range(first, ROUTES, 4):
             if time.monotonic() > until:
                 return
             got[target.ask(f"GET /v1/fleet/route-{number} HTTP/1.1")[0]] += 1
 
     _together([lambda first=first: send(first) for first in range(4)])  # type: ignore[misc]
-    return _said(got)
+    return said(got)
 
 
 def many_connections(target: Target, until: float) -> str:
@@ -191,7 +180,7 @@ def replayed_tokens(target: Target, until: float) -> str:
     paths = [link.SESSION, link.WAIT, link.BEAT, link.LEAVE, f"{link.REPLY}x", "/v1/fleet/deactivate-node"]
     for number in count():
         if time.monotonic() > until:
-            return _said(got)
+            return said(got)
         # The older ones come after the newer ones, which have larger numbers.
         path, token = target.recorded[-1 - number % len(target.recorded)]
         words = token.split(" ")
@@ -206,32 +195,6 @@ def replayed_tokens(target: Target, until: float) -> str:
             got[target.ask(head)[0]] += 1
 
 
-def orders_of_others(insider: Insider, until: float) -> str:
-    """A device of ours answers the orders of others, whose ids it can guess."""
-    got = Counter[str]()
-    while time.monotonic() < until:
-        mine = [path for path, _ in insider.target.recorded if path.startswith(link.REPLY)][-1]
-        name, _, last = mine.removeprefix(link.REPLY).rpartition("-")
-        for other in range(int(last) - 20, int(last) + 20):
-            if other == int(last) or time.monotonic() > until:
-                continue
-            try:
-                insider.connection._post(f"{link.REPLY}{name}-{other}", [b"x" * 100])
-                got["taken"] += 1
-            except (Refused, Unreachable) as error:
-                got[str(error)] += 1
-            time.sleep(0.1)
-    return _said(got)
-
-
-def one_key_twice(insider: Insider, until: float) -> str:
-    """The key of a device of ours on a second machine, too."""
-    twin = insider.twin()
-    time.sleep(max(0.0, until - time.monotonic()))
-    twin.stop.set()
-    return f"the second machine answered {twin.answered} orders, and was sent away {twin.dropped + twin.away} times"
-
-
 STRANGERS: dict[str, Attack] = {
     "bodies of 60 MiB without a key": large_bodies,
     "20 bodies held open": held_bodies,
@@ -240,13 +203,9 @@ STRANGERS: dict[str, Attack] = {
     "100 slow heads": slow_headers,
     "100 half-closed TLS connections": half_closed,
     "garbage": garbage,
-    "unknown routes": unknown_routes,
+    "unknown routes of strangers": unknown_routes,
     "1,100 connections at 1,024 files": many_connections,
     "tokens replayed, reordered, forged, cut": replayed_tokens,
-}
-INSIDERS: dict[str, Callable[[Insider, float], str]] = {
-    "answers to orders of other devices": orders_of_others,
-    "one key on two machines": one_key_twice,
 }
 
 
@@ -297,7 +256,7 @@ def _is_closed(sock: socket.socket) -> bool:
         return True
     finally:
         with contextlib.suppress(OSError):
-            sock.settimeout(_SECONDS)
+            sock.settimeout(SECONDS)
 
 
 def _together(actions: list[Callable[[], None]]) -> None:
@@ -308,5 +267,5 @@ def _together(actions: list[Callable[[], None]]) -> None:
         thread.join()
 
 
-def _said(got: Counter[str]) -> str:
+def said(got: Counter[str]) -> str:
     return ", ".join(f"{number} x {what or 'hung up on'}" for what, number in got.most_common())

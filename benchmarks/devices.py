@@ -7,7 +7,8 @@ output when all are connected. Standard input tells them what to do, a line each
 
     restart             all lose their connections and sessions at once, and come anew
     silence FRACTION    so many of them say nothing any more, as if their network was gone
-    count               print what was counted
+    count               print what was counted: orders answered; refusals (dropped) with their reasons; requests that
+                        found nobody (away) or were told to come back later; and replies that came too late
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +60,9 @@ class Devices:
         self.connections: dict[int, object] = {}
         self._busy: set[int] = set()
         self._restarts = self._silent = 0
-        self.connected = self.answered = self.dropped = self.away = 0
+        self.connected = self.answered = self.dropped = self.away = self.later = self.late = 0
+        # Why the server refused a device, and how often.
+        self.reasons: Counter[str] = Counter()
 
     def restart(self) -> None:
         """Let all devices lose what a process loses when it is killed."""
@@ -105,7 +109,9 @@ class Devices:
                     failures = 0
                     continue
                 rest = getattr(error, "retry", 0.0)
-                self._count("away" if isinstance(error, Unreachable) else "dropped")
+                if isinstance(error, Refused):
+                    self.reasons[str(error)] += 1
+                self._count("dropped" if isinstance(error, Refused) else "later" if rest else "away")
             finally:
                 if connection:
                     connection.close(unregister=False)
@@ -124,7 +130,13 @@ class Devices:
             try:
                 connection.push(reply, 0.1)  # type: ignore[attr-defined]
             except Unreachable as error:
+                self._count("later" if error.retry else "away")
                 self.stop.wait(max(error.retry, 0.5))
+            except Refused as error:
+                if error.gone:
+                    raise
+                # As flower-client does: the order is dropped, and the next one waited for.
+                return self._count("late")
             else:
                 return self._count("answered")
 
@@ -173,8 +185,10 @@ def main() -> None:
         elif word == "silence":
             devices.silence(options.first + round(float(rest[0]) * options.count))
         elif word == "count":
+            counted = ("answered", "dropped", "away", "later", "late")
             print(
-                json.dumps({"answered": devices.answered, "dropped": devices.dropped, "away": devices.away}), flush=True
+                json.dumps({**{name: getattr(devices, name) for name in counted}, "reasons": devices.reasons}),
+                flush=True,
             )
     os._exit(0)
 

@@ -1,15 +1,15 @@
 """What a fleet costs its server: seconds a round, CPU and memory, by the number of devices; and what trouble costs.
 
-    python -m benchmarks.fleet                          # 10, 100 and 1,000 devices; linear and CNN
-    python -m benchmarks.fleet --stock 10               # beside Flower's SuperLink and FedAvg, without TLS and keys
-    python -m benchmarks.fleet --devices 10000 --participation 0.05
+    python -m benchmarks.fleet                          # 10, 100, 1,000 and 10,000 devices; linear and CNN
+    python -m benchmarks.fleet --stock 10 100           # beside Flower's SuperLink and FedAvg, without TLS and keys
     python -m benchmarks.fleet --devices 10000 --idle 60
     python -m benchmarks.fleet --devices 1000 --restart
     python -m benchmarks.fleet --devices 500 --silent 0.2
     python -m benchmarks.fleet --devices 20 --twice
 
 A real flower-server with TLS and keys trains with MC-PSGD; devices are those of benchmarks/devices.py, in as many
-processes as there are cores, on the same machine: what they take is not the server's, but slows it down.
+processes as there are cores, on the same machine: what they take is not the server's, but slows it down. Of more than
+1,000 devices 5 % take part in a round, unless --participation says otherwise.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from benchmarks.fleet_lab import MEGA, MODELS, Fleet, Lab, commit, lab, table_ro
 from benchmarks.processes import wait_until
 
 HEAD = (
-    "| devices | model | link | all in, s | round, s | slowest, s | server CPU s a round | server MB | grows by MB "
-    "| refused |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| devices | in a round | model | link | all in, s | round, s | slowest, s | server CPU s a round "
+    "| devices' CPU s a round | server MB | grows by MB | refused | told to wait | late |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 TROUBLE = (
     "| devices | model | trouble | a normal round, s | that round, s | answered | the next one, s | answered |\n"
     "|---|---|---|---|---|---|---|---|"
 )
+# Of more devices than this, such a part is in a round.
+_MANY, _PART_OF_MANY = 1000, 0.05
 # Rounds before trouble begins.
 _NORMAL = 5
 
@@ -67,17 +70,20 @@ def measure(fleet: Fleet) -> str:
         # All are in, and are asked who they are.
         start, before = time.time(), made.usage.memory()
         made.wait_for_rows(1, 900)
-        cpu = made.usage.cpu()
+        cpu, theirs = made.usage.cpu(), made.devices_cpu()
         made.wait_for_rows(fleet.rounds - 1)
         rows = made.rows()[1:]
-        cpu = (made.usage.cpu() - cpu) / len(rows)
+        cpu, theirs = (made.usage.cpu() - cpu) / len(rows), (made.devices_cpu() - theirs) / len(rows)
         seconds = [row["seconds"] for row in rows]
         growth = made.usage.most(start) - before
-        refused = made.counts()["dropped"]
+        counts = made.counts()
     title = "stock, fedavg" if fleet.stock else "perennial, mc-psgd"
-    times = f"{connected:.1f}", f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", f"{cpu:.2f}"
+    part = statistics.median(row["clients-answered"] for row in rows)
+    figures = connected, statistics.median(seconds), max(seconds), cpu, theirs
+    memory = f"{before / MEGA:.0f}", f"{growth / MEGA:.0f}"
+    told = (counts[name] for name in ("dropped", "later", "late"))
     return table_row(
-        f"{fleet.devices:,}", fleet.model, title, *times, f"{before / MEGA:.0f}", f"{growth / MEGA:.0f}", refused
+        f"{fleet.devices:,}", f"{part:g}", fleet.model, title, *(f"{one:.2f}" for one in figures), *memory, *told
     )
 
 
@@ -92,10 +98,12 @@ def idle(fleet: Fleet, seconds: float) -> str:
         cpu = made.usage.cpu()
         time.sleep(seconds)
         share = (made.usage.cpu() - cpu) / seconds
-        refused = made.counts()["dropped"]
+        counts = made.counts()
+        trouble = f"{counts['dropped']} refused, {counts['later']} told to wait, {counts['away']} found nobody"
+        size, own = made.usage.memory() / MEGA, made.usage.own() / MEGA
         return (
-            f"{fleet.devices:,} devices: all in after {connected:.1f} s, {refused} refused; waiting they cost "
-            f"{100 * share:.1f} % of a core and {made.usage.memory() / MEGA:.0f} MB"
+            f"{fleet.devices:,} devices: all in after {connected:.1f} s, {trouble}, {counts['late']} replies too late; "
+            f"waiting they cost {100 * share:.1f} % of a core and {size:.0f} MB, of which {own:.0f} MB are no files"
         )
 
 
@@ -136,17 +144,16 @@ def _in_mid_round(made: Lab, normal: float) -> None:
 
 
 def _fleet(options: argparse.Namespace, devices: int, model: str, *, stock: bool = False) -> Fleet:
-    return Fleet(
-        devices, model, options.rounds, options.participation, options.workers, stock=stock, seconds=options.seconds
-    )
+    part = options.participation or (_PART_OF_MANY if devices > _MANY else 1.0)
+    return Fleet(devices, model, options.rounds, part, options.workers, stock=stock, seconds=options.seconds)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--model", nargs="+", choices=tuple(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=12, help="a multiple of 4 (default: 12)")
-    parser.add_argument("--participation", type=float, default=1.0)
+    parser.add_argument("--participation", type=float, default=0.0, help="default: 1, of many 0.05")
     parser.add_argument("--seconds", type=float, default=0.0, help="that training seems to take, more or less")
     parser.add_argument("--stock", type=int, nargs="+", default=[], metavar="DEVICES",
                         help="measure Flower's SuperLink and FedAvg with so many as well")  # fmt: skip

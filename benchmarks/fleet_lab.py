@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +62,10 @@ class Usage:
         """Return the resident bytes now."""
         return sum(_resident(pid) for pid in family(self.pid))
 
+    def own(self) -> float:
+        """Return the resident bytes that are no pages of files, such as libraries."""
+        return sum(_resident(pid, without_files=True) for pid in family(self.pid))
+
     @contextmanager
     def watched(self) -> Iterator[None]:
         stop = threading.Event()
@@ -102,13 +107,19 @@ class Lab:
             worker.stdin.flush()
 
     def counts(self) -> dict[str, int]:
-        """Return what all devices have counted: orders answered, refusals, and requests without an answer."""
+        """Return what all devices have counted, as benchmarks/devices.py says; reasons go to standard error."""
         self.tell("count")
         for number in range(len(self.workers)):
             log = self._log(number)
             wait_until(lambda log=log: "answered" in log.read_text(), 60, "the devices' counts")  # type: ignore[misc]
         said = [json.loads(self._log(n).read_text().splitlines()[-1]) for n in range(len(self.workers))]
+        if reasons := sum((Counter(one.pop("reasons")) for one in said), Counter[str]()):
+            print(f"refused: {dict(reasons)}", file=sys.stderr)
         return {name: sum(one[name] for one in said) for name in said[0]}
+
+    def devices_cpu(self) -> float:
+        """Return the CPU seconds of all devices."""
+        return sum(_cpu(worker.pid) for worker in self.workers)
 
     def rows(self) -> list[dict[str, float]]:
         """Return the lines of metrics.jsonl that are whole."""
@@ -208,8 +219,9 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _resident(pid: int) -> float:
+def _resident(pid: int, *, without_files: bool = False) -> float:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+        return (resident - without_files * shared) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0.0

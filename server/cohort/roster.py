@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from perennial.common.command.config import RunConfig
 from perennial.common.command.errors import RunError, shown
 from perennial.common.wire import protocol
+from perennial.common.wire.pacing import pause
 from perennial.common.wire.protocol import Identity, ProtocolError
 from perennial.common.wire.seeding import generator
 from perennial.server.cohort.exchange import Answer, Answered, Rejection, life
@@ -20,7 +21,8 @@ from perennial.server.cohort.quarantine import Quarantine
 
 LOG = logging.getLogger("perennial")
 _QUERY_TIMEOUT = 30.0
-_POLL = 0.05
+# Between two looks at who is online, which cost by their number: while nodes come, and when none has come for long.
+_POLL, _SELDOM = 0.05, 1.0
 # A node that was not taken is asked again after at least so many seconds, then twice as long, at most so often.
 _REST, _DOUBLINGS = 1.0, 6
 
@@ -63,20 +65,20 @@ class Roster:
         """Wait until ``nodes`` nodes with clients are there, or raise after node-timeout."""
         timeout = self._config.node_timeout
         deadline = time.monotonic() + timeout if timeout else float("inf")
-        there = -1
+        there, since = -1, time.monotonic()
         while True:
             self.refresh(grid)
             if len(self._nodes) >= nodes:
                 return
             if len(self._nodes) != there:
-                there = len(self._nodes)
+                there, since = len(self._nodes), time.monotonic()
                 LOG.info("waiting for nodes: %d of %d are here", there, nodes)
             if time.monotonic() > deadline:
                 raise RunError(
                     f"{len(self._nodes)} of {nodes} nodes appeared within {timeout:g} s; "
                     "start more clients, lower nodes, or raise node-timeout"
                 )
-            time.sleep(_POLL)
+            time.sleep(pause(time.monotonic() - since, least=_POLL, most=_SELDOM))
 
     def refresh(self, grid: Grid) -> None:
         """Forget nodes that left, and ask those that came; a client belongs to the node that claimed it first."""

@@ -22,12 +22,16 @@ NODES = 3
 SECONDS = 600
 
 
+def made(folder: Path, nodes: int) -> AppFleet:
+    variables = {**flower.environment(folder / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    fleet = AppFleet(numpy_app.write(folder / "app"), folder, nodes, Path(sys.executable).parent, variables)
+    fleet.prepare()
+    return fleet
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> AppFleet:
-    variables = {**flower.environment(tmp_path / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    made = AppFleet(numpy_app.write(tmp_path / "app"), tmp_path, NODES, Path(sys.executable).parent, variables)
-    made.prepare()
-    return made
+    return made(tmp_path, NODES)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +64,12 @@ def test_clients_of_ours_run_the_same_app(fleet: AppFleet) -> None:
     with fleet.served(keys) as (server, port), fleet.connected("quick", port, numpy_app.APP):
         assert server.wait(SECONDS) == 0, (fleet.folder / "server.log").read_text()[-3000:]
     assert [row["clients-answered"] for row in fleet.rows()] == [NODES] * 8
+
+
+def test_an_unchanged_supernode_and_fifty_clients_of_ours_share_a_run(tmp_path: Path) -> None:
+    nodes = 51
+    fleet = made(tmp_path, nodes)
+    keys = numpy_app.keys(nodes=nodes, cycles=1, **{"rounds-per-block": 1, "node-timeout": SECONDS})
+    with fleet.served(keys, "--stock-nodes") as (server, port), fleet.connected("mixed", port, numpy_app.APP):
+        assert server.wait(SECONDS) == 0, (fleet.folder / "server.log").read_text()[-3000:]
+    assert [row["clients-answered"] for row in fleet.rows()] == [nodes] * 2
