@@ -1,4 +1,4 @@
-"""Compiled kernels for networks of Conv2d, ReLU, MaxPool2d, Flatten and Linear: one client at a time, in cache."""
+"""Compiled kernels for networks of convolutions, ReLU or GELU, pools and Linear: one client at a time, in cache."""
 
 from __future__ import annotations
 

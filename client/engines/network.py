@@ -52,6 +52,10 @@ def read(module: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
             layers.append(_conv(name, part, now))
         elif type(part) is nn.MaxPool2d and not flat:
             layers = _with_pool(layers, _pool(name, part, now))
+        elif type(part) is nn.GELU and part.approximate == "none":
+            layers.append(Layer("Gelu", now, now))
+        elif type(part) is nn.AvgPool2d and not flat:
+            layers.append(_average(name, part, now))
         elif type(part) is not nn.Identity:
             raise Unsupported(f"layer {name} ({type(part).__name__}) has no native kernel here")
         now = layers[-1].writes if layers else now
@@ -112,6 +116,13 @@ def _pool(name: str, part: nn.MaxPool2d, now: Shape) -> Layer:
     return Layer("Pool", now, (now[0], *_sides(name, now, kernel, stride, padding)), kernel, stride, padding)
 
 
+def _average(name: str, part: nn.AvgPool2d, now: Shape) -> Layer:
+    plain = _pair(part.padding) == (0, 0) and not part.ceil_mode and part.divisor_override is None
+    _require(plain, name, "needs padding=0, ceil_mode=False and no divisor_override")
+    kernel, stride = _pair(part.kernel_size), _pair(part.stride)
+    return Layer("Average", now, (now[0], *_sides(name, now, kernel, stride, (0, 0))), kernel, stride)
+
+
 def _with_relu(layers: list[Layer], now: Shape) -> list[Layer]:
     if layers and layers[-1].kind in ("Conv", "Linear"):
         return [*layers[:-1], replace(layers[-1], relu=True)]
@@ -143,7 +154,7 @@ def _type(layer: Layer, reads: str, writes: str) -> str:
         numbers += layer.padding
     elif layer.kind == "Linear":
         numbers = [int(layer.bias), int(layer.relu)]
-    else:
+    elif layer.kind != "Average":
         numbers = []
     return f"{layer.kind}<{', '.join([reads, writes, *map(str, numbers)])}>"
 

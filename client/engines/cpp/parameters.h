@@ -5,6 +5,8 @@
 
 #include "conv.h"
 #include "dense.h"
+#include "smooth.h"
+
 #include "layers.h"
 
 // The namespace has no name here and in the files that include this one: a process loads one library for each network,
