@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.engines import BATCH, JUDGED, flops, sgemm
+from benchmarks.processes import commit
 from benchmarks.sides.setting import CLIENTS, LOCAL_ITERATIONS, data_file
 from benchmarks.sides.wide import OTHERS
 from perennial.common.task import models
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 
 def main() -> None:
     arguments = _parse()
+    print(f"commit {commit(ROOT)}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}", flush=True)
     if not arguments.only_networks:
         _papers(arguments)
     _others(arguments)
@@ -40,16 +42,15 @@ def _papers(arguments: argparse.Namespace) -> None:
     forward, backward = flops(models.build("cnn", (3, 32, 32), 10))
     step = BATCH * (forward + backward) * CLIENTS * LOCAL_ITERATIONS
     mixed, both = step, 2 * step + 2 * JUDGED * forward * CLIENTS
-    stock = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds))
+    stock, _ = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds))
     rows = [("stock Flower, FedAvg", stock, mixed)]
     if pfl := os.environ.get("PFL_PYTHON"):
-        rows.append(
-            ("pfl-research, FedAvg", _run(pfl, "benchmarks.sides.pfl_research", str(arguments.stock_rounds)), mixed)
-        )
+        seconds, _ = _run(pfl, "benchmarks.sides.pfl_research", str(arguments.stock_rounds))
+        rows.append(("pfl-research, FedAvg", seconds, mixed))
     for engine in ("loop", "stacked", "native"):
         rounds = arguments.rounds if engine == "native" else arguments.stock_rounds
         for strategy, work in (("mm-psgd", mixed), ("mc-psgd", both)):
-            rows.append((f"{engine}, {strategy}", _ours(engine, strategy, rounds), work))
+            rows.append((f"{engine}, {strategy}", _ours(engine, strategy, rounds)[0], work))
     print(f"machine: {os.cpu_count()} cores, sgemm {peak:.0f} GFLOP/s")
     print(f"{'':28} {'s/round':>9} {'x stock':>8} {'GFLOP/s':>9} {'of peak':>8}")
     for name, seconds, work in rows:
@@ -63,17 +64,18 @@ def _others(arguments: argparse.Namespace) -> None:
     for name in arguments.networks.split(","):
         takes_tokens = OTHERS[name][1]
         data = "benchmarks.sides.texts:Texts" if takes_tokens else str(data_file())
-        stock = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds), name)
-        loop = 0.0
-        for engine in ("stock", "loop", "stacked", "compiled", "auto"):
+        stock, _ = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds), name)
+        print(f"{name + ', stock Flower':28} {stock:9.4f} {1:8.1f}", flush=True)
+        loop = float("nan")
+        for engine in ("loop", "stacked", "compiled", "auto"):
             model = f"benchmarks.sides.wide:{name}"
-            seconds = stock if engine == "stock" else _ours(engine, "mm-psgd", arguments.stock_rounds, model, data)
+            seconds, chosen = _ours(engine, "mm-psgd", arguments.stock_rounds, model, data)
             loop = seconds if engine == "loop" else loop
-            ratio = f"{loop / seconds:8.1f}" if loop else f"{'':8}"
-            print(f"{name + ', ' + engine:28} {seconds:9.4f} {stock / seconds:8.1f} {ratio}", flush=True)
+            label = f"{name}, {engine}" + (f": {chosen}" if engine == "auto" else "")
+            print(f"{label:28} {seconds:9.4f} {stock / seconds:8.1f} {loop / seconds:8.1f}", flush=True)
 
 
-def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn", data: str = "") -> float:
+def _ours(engine: str, strategy: str, rounds: int, model: str = "cnn", data: str = "") -> tuple[float, str]:
     return _run(
         sys.executable, "benchmarks.sides.perennial", json.dumps(setting(engine, strategy, rounds, model, data))
     )
@@ -98,8 +100,8 @@ def setting(engine: str, strategy: str, rounds: int, model: str = "cnn", data: s
     }
 
 
-def _run(python: str, module: str, *arguments: str) -> float:
-    """Return the median seconds a round that a side prints as its last line."""
+def _run(python: str, module: str, *arguments: str) -> tuple[float, str]:
+    """Return the median seconds a round that a side prints as its last line, and the engine that it names."""
     # Ray would start stock Flower's workers at nice 15, and compare it with what else runs here.
     environment = {
         **os.environ,
@@ -113,10 +115,10 @@ def _run(python: str, module: str, *arguments: str) -> float:
     if done.returncode:
         raise SystemExit(f"{module} failed:\n{done.stderr[-2000:]}")
     seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
-    chosen = [line for line in done.stderr.splitlines() if line.startswith("engine: ")]
+    chosen = [line.removeprefix("engine: ") for line in done.stderr.splitlines() if line.startswith("engine: ")]
     what = " ".join([module.rpartition(".")[2], *(argument[:60] for argument in arguments), *chosen])
     print(f"  {what}: {len(seconds)} rounds", file=sys.stderr, flush=True)
-    return statistics.median(seconds)
+    return statistics.median(seconds), " ".join(chosen)
 
 
 def _peak() -> float:
