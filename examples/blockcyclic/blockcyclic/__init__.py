@@ -1,0 +1,1 @@
+"""blockcyclic: A Flower Baseline."""
