@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from perennial.common.command.errors import InputError
+from perennial.common.command.errors import InputError, shown
 from perennial.common.cycle.schedule import Slot
 from perennial.common.cycle.steady import SteadyClock
 from perennial.common.cycle.steady import utc_now as utc_now
@@ -35,6 +35,8 @@ class ClockSpec:
     @classmethod
     def parse(cls, text: str, zone: str = "UTC") -> ClockSpec:
         """Return the blocks that ``text`` names; an InputError unless every minute of the week is in exactly one."""
+        if not isinstance(text, str):
+            raise InputError(f"clock must be a text such as 'day: 08:00-20:00, night: 20:00-08:00', got {shown(text)}")
         check_zone(zone)
         return cls(text, zone, *stretches(text))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -108,7 +108,8 @@ def _check_count(name: str, value: object) -> None:
 
 
 def _names(blocks: object) -> tuple[str, ...]:
-    if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+    # A set has another order in each process, and its blocks would change places.
+    if isinstance(blocks, str | Set) or not isinstance(blocks, Iterable):
         raise InputError(f"blocks must be a number or a list of names, got {shown(blocks)}")
     names = tuple(blocks)
     if not names:

@@ -47,6 +47,9 @@ class Loop:
         self._strategy, self._grid = strategy, MeteredGrid(grid)
         self._last = _last_round(num_rounds, strategy.schedule)
         self._evaluate_fn, self._keeper, self._on_round, self._stop = evaluate_fn, keeper, on_round, stop
+        for what, given in (("evaluate_fn", evaluate_fn), ("on_round", on_round), ("stop", stop)):
+            if given is not None and not callable(given):
+                raise InputError(f"{what} must be a function, got {shown(given)}")
         self._result = BlockResult()
         self._over: list[FoldedRound] = []
         # The slot of round 1, if it was read before the round.

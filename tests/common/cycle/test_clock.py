@@ -237,6 +237,11 @@ def test_unknown_time_zone_is_refused(zone: str) -> None:
         ClockSpec.parse(DAILY, zone)
 
 
+def test_a_clock_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match=r"clock must be a text such as 'day: .*', got \['day'\]"):
+        ClockSchedule(["day"])  # type: ignore[arg-type]
+
+
 def test_instant_without_time_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a time zone"):
         ClockSpec.parse(DAILY).block_at(datetime(2026, 1, 1))

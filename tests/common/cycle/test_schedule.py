@@ -87,6 +87,7 @@ def test_blocks_may_be_named() -> None:
         ([1, 2], "the name of a block must be a text, got 1"),
         ("day", "a number or a list of names, got 'day'"),
         (2.0, "a number or a list of names, got 2.0"),
+        ({"day"}, r"a number or a list of names, got \{'day'\}"),
     ],
 )
 def test_blocks_without_names_of_their_own_are_refused(blocks: list[str], message: str) -> None:

@@ -327,6 +327,14 @@ def test_a_slot_comes_ten_times_at_most(options: dict[str, int], attempts: int) 
     assert len(players.of("train", server_round=3)) == 3 * attempts
 
 
+@pytest.mark.parametrize("what", ["evaluate_fn", "on_round", "stop"])
+def test_what_is_no_function_is_refused_before_the_first_round(what: str) -> None:
+    players = Players()
+    with pytest.raises(InputError, match=f"{what} must be a function, got 3"):
+        MMPSGD(schedule=DAY_NIGHT, **QUIET).start(players.grid(), model(0), 3, **{what: 3})
+    assert players.heard == []
+
+
 def test_num_rounds_counts_the_rounds_that_are_folded() -> None:
     players = Players()
     players.fails = lambda node, kind, config: len(players.heard) % 4 > 1
