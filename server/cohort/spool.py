@@ -12,7 +12,7 @@ from perennial.common.command.errors import RunError
 from perennial.common.wire.chains import Vector
 
 # Bytes that stay in memory; all go to the file once there are more.
-_IN_MEMORY = 2**23
+_IN_MEMORY = 2**21
 
 
 class Spool:

@@ -21,7 +21,7 @@ from perennial.server.link.hall import Hall
 
 LOG = logging.getLogger("perennial")
 # Bytes of replies that are here and not yet taken; beyond that devices wait.
-HALL = 32 * 2**20
+HALL = 12 * 2**20
 # Replies that are on their way or wait to be let in.
 _MOST_UNDER_WAY = 2000
 _SECONDS_BETWEEN_TICKS, _SECONDS_BETWEEN_NOTES = 0.25, 60.0
