@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 ONE_FOLDER = rm -rf build/typed && mkdir -p build/typed/perennial && \
 	ln -s $(addprefix $(CURDIR)/,$(wildcard perennial/*.py perennial/py.typed) common server client simulation) build/typed/perennial
 
-.PHONY: help demo test lint docs test-slow test-install test-deploy test-cluster test-predict canary fuzz paper real paper-quick bench clean
+.PHONY: help demo test lint docs test-slow test-install test-deploy test-cluster test-page test-predict canary fuzz paper \
+	real paper-quick bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -102,6 +103,10 @@ test-predict: $(VENV)/dev ## every export, 20,000 requests beside 200 publicatio
 	SCHEMA_EXAMPLES=300 $(BIN)/pytest -q tests/server/predict/serving/test_schema.py
 	$(BIN)/python -m tests.server.predict.serving.storm
 	$(BIN)/python -m tests.server.predict.serving.kills
+
+test-page: $(VENV)/dev ## the live page of a real run in Chromium, compared with metrics.jsonl, and looked at by axe-core
+	tests/page/needs.sh
+	$(BIN)/pytest -q -m slow tests/page
 
 fuzz: $(VENV)/dev ## 100,000 hostile inputs to everything that reads from outside
 	$(BIN)/python -m tests.fuzz --examples 100000

@@ -15,6 +15,7 @@ from perennial.common.command.console import say
 from perennial.common.command.errors import InputError
 from perennial.server import options
 from perennial.server.jobs import Job, job_of
+from perennial.server.report.web.beside import page_beside
 from perennial.server.run.folder import RunFolder
 from perennial.server.run.lock import hold
 
@@ -43,6 +44,12 @@ def _run(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
         RunFolder(Path(config.output)).refuse_to_lose(
             "go on with it by --resume, keep it by another --output, or lose it by --overwrite"
         )
+    folder = Path(config.output)
+    with page_beside(arguments.page, [folder], folder.resolve().name, anew=not arguments.resume):
+        return _train(config, arguments)
+
+
+def _train(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
     if arguments.attach:
         from perennial.server.link import stock
 
@@ -133,10 +140,9 @@ def _serve_job(config: RunConfig | AppConfig, job: Job, arguments: argparse.Name
 
 
 def _report(folder: Path) -> None:
-    """Write report.html where the libraries for it are installed; a server needs no figures to do its work."""
+    """Write report.html; a server needs no figures to do its work."""
     if "matplotlib" in extras.missing("ray"):
-        say(f"no report.html, whose figures need matplotlib: {extras.install('ray')}")
-        return
+        say(f"no figures/*.png, which need matplotlib: {extras.install('ray')}")
     from perennial.server.report import html, reading
 
     say(f"report: {html.write(folder, [reading.read(folder)], folder.name)}")

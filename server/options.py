@@ -15,6 +15,7 @@ from perennial.common.command.app_config import APP, AppConfig, app_flags, with_
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import AUTO, key_of
+from perennial.server.report.web import beside
 
 # A deployed run outlives absent devices: it waits instead of giving up, unless told otherwise; but not for stragglers.
 # And its updates come from strangers' machines.
@@ -50,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     link.add_argument("--attach", metavar="HOST:PORT", help="submit the run to a SuperLink that already runs")
     link.add_argument("--runtime", choices=("quick", "stock"), default="quick",
                       help="stock: Flower's own processes, with rounds of several seconds")  # fmt: skip
+    link.add_argument("--page", metavar="[HOST:]PORT", help=beside.HELP)
     link.add_argument("--verbose", action="store_true", help="show Flower's own log")
     run = parser.add_argument_group("run (the keys of an experiment file)")
     for item in flags():

@@ -15,6 +15,7 @@ from perennial.common.command.app_config import app_flags
 from perennial.common.command.config import RunConfig, flags
 from perennial.common.command.errors import InputError
 from perennial.common.command.typed_keys import key_of
+from perennial.server.report.web import beside
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +39,12 @@ def _run(options: argparse.Namespace) -> int:
     extras.need("ray" if described.of_an_app else "simulation")
     from perennial.common.command import places
     from perennial.server.report import html, reading, table
+    from perennial.simulation.experiment import folders_of
 
-    with places.writing_to(described.output):
+    with (
+        places.writing_to(described.output),
+        beside.page_beside(options.page, folders_of(described), described.title, anew=not options.resume),
+    ):
         if described.of_an_app:
             from perennial.simulation.app_runs import run_apps
 
@@ -106,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     again = run.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="go on from checkpoints, and skip runs that are done")
     again.add_argument("--overwrite", action="store_true", help="start anew where the output folder holds other runs")
+    run.add_argument("--page", metavar="[HOST:]PORT", help=beside.HELP)
     run.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
     shards = commands.add_parser(

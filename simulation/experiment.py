@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 
 from perennial.common.command import unique_yaml
-from perennial.common.command.app_config import APP, with_block_names
+from perennial.common.command.app_config import APP, AppConfig, with_block_names
 from perennial.common.command.config import STRATEGIES, RunConfig
 from perennial.common.command.errors import InputError, shown
 from perennial.common.command.typed_keys import KeyedConfig
@@ -69,6 +69,13 @@ def experiment_of(described: DescribedRuns) -> Experiment:
     """Return the experiment of the project's own app that a file describes."""
     runs = named_runs(described, lambda values: _simulated(RunConfig.from_mapping(values)))
     return Experiment(described.title, described.output, _passes([NamedRun(name, config) for name, config in runs]))
+
+
+def folders_of(described: DescribedRuns) -> list[Path]:
+    """Return the folders of the runs that a file describes, in the order of its report."""
+    if described.of_an_app:
+        return [described.output / name for name, _ in named_runs(described, AppConfig.from_mapping)]
+    return [described.output / run.name for one in experiment_of(described).passes for run in one]
 
 
 def named_runs(described: DescribedRuns, read: Callable[[Mapping[str, object]], Config]) -> list[tuple[str, Config]]:

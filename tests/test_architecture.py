@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "server.cohort": ("common",),
     "server.strategies": ("common", "server.psgd", "server.exact", "server.cohort", "server.run"),
     "server.run": ("common", "server.psgd", "server.cohort", "server.strategies", "server.predict"),
-    "server.report": ("common", "server.run.metrics"),
+    "server.report": ("common", "server.run.metrics", "server.run.tree", "server.predict.versions"),
     "server.predict": ("common", "server.run", "server.link"),
     "server.link": ("common", "server.cohort", "server.run"),
 }

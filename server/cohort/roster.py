@@ -121,6 +121,11 @@ class Roster:
             self._quarantined_nodes.welcome(node)
             self._returned.discard(node)
 
+    @property
+    def online(self) -> int:
+        """How many nodes are here, as far as was seen before the round."""
+        return len(self._nodes)
+
     def doubt(self, node: int) -> None:
         """Ask a node again who it is, before the next round: it may be back with other shards under its old id."""
         self._doubted.add(node)

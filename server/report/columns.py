@@ -5,14 +5,16 @@ Shapes: R rounds recorded, V of them evaluated, M blocks. NaN stands for what wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perennial.common.task.divergence import Divergence, find
+from perennial.server.report.block_names import names_of
 from perennial.server.report.scale import ACCURACY, Scale
 
 IntArray = NDArray[np.int64]
@@ -112,9 +114,24 @@ class Visit:
     last: int
 
 
+@dataclass(frozen=True)
+class VersionRow:
+    """A published version as its manifest tells of it; scores: of each block, None where not measured."""
+
+    number: int
+    published: str
+    server_round: int
+    block: int
+    scores: tuple[float | None, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """One run. `manifest` is that of its predictors, which are written when it ends; empty until then."""
+    """One run. `manifest` is that of its predictors, which are written when it ends; empty until then.
+
+    online: nodes at the last round, if it said so. sitting_out: nodes in quarantine then. versions: those that are
+    kept, the newest first. touched: when the last line was written.
+    """
 
     name: str
     config: Mapping[str, object]
@@ -123,6 +140,10 @@ class RunResult:
     rejections: tuple[RejectionRow, ...] = ()
     quarantined: Mapping[str, int] = field(default_factory=dict)  # node -> rounds it sat out
     scale: Scale = ACCURACY
+    online: int | None = None
+    sitting_out: tuple[str, ...] = ()
+    versions: tuple[VersionRow, ...] = ()
+    touched: datetime | None = None
 
     @property
     def blocks(self) -> int:
@@ -131,11 +152,8 @@ class RunResult:
 
     @property
     def block_names(self) -> tuple[str, ...]:
-        """The names in the manifest if it has all M, else `block 0`, `block 1`, …"""
-        names = self.manifest.get("blocks")
-        if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == self.blocks:
-            return tuple(str(name) for name in names)
-        return tuple(f"block {block}" for block in range(self.blocks))
+        """The names in the manifest, the configuration or its clock if it has all M, else `block 0`, `block 1`, …"""
+        return names_of(self.blocks, self.manifest, self.config)
 
     @cached_property
     def diverged(self) -> tuple[Divergence, ...]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Literal
+from typing import Any
 
-import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
@@ -20,28 +16,14 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from perennial.server.report.columns import FloatArray
+from perennial.server.report.palette import DASHES as DASHES
+from perennial.server.report.palette import KNOWN as KNOWN
+from perennial.server.report.palette import PALETTE as PALETTE
+from perennial.server.report.palette import Style as Style
+from perennial.server.report.palette import graded as graded
 
 INK, FAINT, GRID, TINT = "#22262e", "#6b7280", "#e3e6ea", "#f1f3f6"
-# Okabe and Ito's palette without its yellow, which is too pale for a line on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#5B4B9A", "#8C6D46")
-KNOWN = {"fedavg": "#6F7680", "mm-psgd": "#0072B2", "mc-psgd": "#D55E00"}
-Dash = Literal["-"] | tuple[float, tuple[float, ...]]
-DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)))
 POINTS_WITH_MARKERS = 30
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a run is drawn, the same in every figure."""
-
-    color: str
-    dash: Dash = "-"
-
-
-def graded(count: int) -> list[Style]:
-    """As many shades, from least to most, as an ordered setting has values."""
-    # viridis rises evenly in lightness for every kind of colour vision; its yellow end is too pale on white.
-    return [Style(to_hex(shade)) for shade in matplotlib.colormaps["viridis"](np.linspace(0.0, 0.82, count))]
 
 
 def blank(width: float, height: float, title: str = "") -> Figure:

@@ -6,7 +6,9 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import yaml
 from numpy.typing import NDArray
 
 from perennial.common.command.errors import InputError
-from perennial.server.report.columns import MIXED, NONE, SEPARATE, RejectionRow, Rounds, RunResult
+from perennial.server.predict.versions import FINAL, MANIFEST, numbers, path_of, read_manifest
+from perennial.server.report.columns import MIXED, NONE, SEPARATE, RejectionRow, Rounds, RunResult, VersionRow
 from perennial.server.report.scale import ACCURACY, Scale
 from perennial.server.run.metrics import read_row
+from perennial.server.run.tree import DamagedError
 
 LOG = logging.getLogger("perennial")
 _CODES = {None: NONE, "mixed": MIXED, "separate": SEPARATE}
@@ -33,12 +37,20 @@ def read(folder: Path, name: str | None = None) -> RunResult:
     unreadable is an InputError.
     """
     config = _mapping(folder / "config.yaml", yaml.safe_load)
-    manifest = folder / "predictors" / "manifest.json"
     records = _records(folder / "metrics.jsonl")
+    return read_with(folder, config, records, name)
+
+
+def read_with(
+    folder: Path, config: Mapping[str, object], records: Sequence[Mapping[str, Any]], name: str | None = None
+) -> RunResult:
+    """Read a run's folder whose configuration and rounds are known."""
+    path = folder / FINAL / MANIFEST
+    manifest = _mapping(path, json.loads) if path.exists() else {}
     try:
-        return from_records(
-            name or folder.resolve().name, config, records, _mapping(manifest, json.loads) if manifest.exists() else {}
-        )
+        run = from_records(name or folder.resolve().name, config, records, manifest)
+        touched = datetime.fromtimestamp((folder / "metrics.jsonl").stat().st_mtime, UTC)
+        return replace(run, touched=touched, versions=tuple(_versions(folder)))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder / 'metrics.jsonl'}: not the metrics of a run: {error}") from error
 
@@ -83,7 +95,34 @@ def from_records(
     rejections = tuple(_rejections(records))
     quarantined = Counter(str(node) for record in records for node in record.get("quarantined") or ())
     rounds = Rounds(accuracy=accuracy, **columns)
-    return RunResult(name, config, rounds, manifest or {}, rejections, quarantined, scale)
+    last: Mapping[str, Any] = records[-1] if records else {}
+    online, held = last.get("nodes-online"), tuple(str(node) for node in last.get("quarantined") or ())
+    return RunResult(
+        name,
+        config,
+        rounds,
+        manifest or {},
+        rejections,
+        quarantined,
+        scale,
+        online=online if isinstance(online, int) else None,
+        sitting_out=held,
+    )
+
+
+def _versions(folder: Path) -> Iterable[VersionRow]:
+    """Return what the versions that are kept say of themselves; one that is just removed, or damaged, is left out."""
+    for number in reversed(numbers(folder)):
+        with suppress(DamagedError, InputError, TypeError, ValueError, KeyError, IndexError):
+            manifest = read_manifest(path_of(folder, number))
+            slot, scores = manifest["slot"], manifest["scores"]
+            yield VersionRow(
+                number,
+                str(manifest["published"]),
+                int(slot["server-round"]),
+                int(slot["block"]),
+                tuple(None if one is None else float(one) for one in scores),
+            )
 
 
 def _scale(records: Sequence[Mapping[str, Any]]) -> Scale:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.colors import to_hex, to_rgb
 
 from perennial.server.report.columns import RunResult
 from perennial.server.report.comparison import compare
-from perennial.server.report.drawing import DASHES, KNOWN, PALETTE, Style, graded
+from perennial.server.report.palette import DASHES, KNOWN, PALETTE, Style, graded, to_hex, to_rgb
 
 
 def styles(runs: Sequence[RunResult]) -> dict[str, Style]:
@@ -47,7 +46,7 @@ def _shades(names: Sequence[str], base: Style) -> dict[str, Style]:
     """From a lighter to a darker shade of `base`, in order."""
     if len(names) == 1:
         return {names[0]: base}
-    color = np.array(to_rgb(base.color))
+    color = to_rgb(base.color)
     mixes = np.linspace(-0.5, 0.45, len(names))
     mixed = [color * (1 - abs(mix)) + (abs(mix) if mix < 0 else 0.0) for mix in mixes]
     return {name: Style(to_hex(shade), base.dash) for name, shade in zip(names, mixed, strict=True)}

@@ -196,7 +196,8 @@ class PassFolders:
         score = self._pass.task.score
         for index, (run, metrics) in enumerate(zip(self._runs, self._metrics, strict=True)):
             found = scores[index] if scores else None
-            metrics.append(row_of(record, way_of(run.config.strategy), found, score))
+            row = row_of(record, way_of(run.config.strategy), found, score)
+            metrics.append({**row, "nodes-online": self._roster.online})
             means.append(score.shown(sum(found) / len(found)) if found else None)
         if self._progress:
             self._progress.round_done(record, means, self._schedule)

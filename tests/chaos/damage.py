@@ -112,7 +112,7 @@ def simulate(folder: Path, *, resume: bool, orders: float = float("inf")) -> Non
         found = experiment.load(folder / "run.yaml")
         runs = passes.run_experiment(found, resume=resume, overwrite=False, verbose=False)
     # Without its figures, whose drawing takes most of the time.
-    html.page([reading.read(run) for run in runs], found.title, {})
+    html.page([reading.read(run) for run in runs], found.title)
 
 
 def start(folder: Path, *, resume: bool, rounds: int = ROUNDS) -> None:

@@ -19,6 +19,8 @@ from perennial.common.command.typed_keys import key_of
 from perennial.server import cli as server_cli
 from perennial.server import options
 from perennial.server.run.lock import hold
+from tests.server.report.records import eight_rounds
+from tests.server.report.test_reading import write_run
 
 
 @pytest.fixture
@@ -265,15 +267,18 @@ def test_a_device_needs_neither_ray_nor_plotting_nor_scikit_learn() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_server_without_matplotlib_says_what_brings_the_report(
+def test_a_server_without_matplotlib_writes_the_report_and_says_what_brings_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(extras, "missing", lambda extra: ["matplotlib"] if extra == "ray" else [])
-    server_cli._report(tmp_path)
+    run = write_run(tmp_path / "run", eight_rounds())
+    server_cli._report(run)
+    report = run / "report.html"
     assert capsys.readouterr().err == (
-        "no report.html, whose figures need matplotlib: pip install 'perennial-fl[ray]'\n"
+        f"no figures/*.png, which need matplotlib: pip install 'perennial-fl[ray]'\nreport: {report}\n"
     )
-    assert list(tmp_path.iterdir()) == []
+    assert "Where it is" in report.read_text()
+    assert not (run / "figures").exists()
 
 
 # --- A user's own app -------------------------------------------------------------------------------------------------

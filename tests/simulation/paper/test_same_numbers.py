@@ -68,7 +68,7 @@ def test_the_last_cycle_of_a_run_that_was_broken_off_in_its_third_is_the_second(
 
 def test_report_and_results_page_tell_the_same_cost_of_an_accuracy(tmp_path: Path) -> None:
     (run,) = reading.read_all(write_run(tmp_path / "mm-psgd", 10, every=2))
-    report = " ".join(re.sub(r"<[^>]+>", " ", html.page([run], "one run", {})).split())
+    report = " ".join(re.sub(r"<[^>]+>", " ", html.page([run], "one run")).split())
     assert "rounds to 60.0 % GB to 60.0 % seconds to 60.0 % mm-psgd 6 6.0 18.0 " in report
     assert cells.cost([series.from_result(run, "")], 0.6) == "6 rounds, 6.00 GB, 18 s"
 
