@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from tests.processes import wait_until
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 PROGRAM = str(Path(__file__).with_name("day.py"))
 START, HALF_HOUR = datetime(2026, 3, 2, 8, 0, tzinfo=UTC), timedelta(minutes=30)
-A_DAY, DAYS, DEVICES, AWAY = 48, 3, 3, 2
+A_DAY, DAYS, DEVICES, AWAY, PAGE = 48, 3, 3, 2, 8090
 # Half hours that are trained before the devices have a version.
 _FIRST = 3
 
@@ -65,6 +66,7 @@ class Days:
         self.predicted: list[list[dict[str, Any]]] = [[] for _ in range(DEVICES)]
         self.newest: list[int] = []
         self.output, self.code = lab.folder / "days", -1
+        self.read: dict[str, str] = {}
         self._hours.write_text("0")
 
     def play(self) -> None:
@@ -79,6 +81,7 @@ class Days:
                 if half_hour == A_DAY:
                     assert clients[AWAY].end(signal.SIGTERM) == 0
                 if half_hour == 2 * A_DAY:
+                    self.read = {host: self._read_page(host) for host in (SERVER, device(0))}
                     self._come_back()
                 self._go_to(half_hour, server)
                 for program in programs:
@@ -108,6 +111,16 @@ class Days:
         wait_until(lambda: len(rows(self.output)) >= half_hour or not server.running(), 60, f"half hour {half_hour}")
         assert server.running(), server.said()
 
+    def _read_page(self, host: str) -> str:
+        """Return what a host gets of the page's metrics, or why it gets nothing."""
+        address = "127.0.0.1" if host == SERVER else self._lab.address
+        code = (
+            "import sys, urllib.request as r\n"
+            "try: print(r.urlopen(sys.argv[1], timeout=20).read().decode())\n"
+            "except OSError as error: print(error)"
+        )
+        return self._lab.run(host, sys.executable, "-S", "-c", code, f"http://{address}:{PAGE}/metrics")
+
     def _come_back(self) -> None:
         newest = numbers(self.output)[-1]
         self._client(AWAY).wait_for(f"predictors: version {newest} is here", 60)
@@ -118,7 +131,8 @@ class Days:
             "strategy": "mc-psgd", "model": "linear", "nodes": DEVICES, "cycles": DAYS, "blocks": 2,
             "clock": "day: 08:00-20:00, night: 20:00-08:00", "clock-start": START.isoformat(), "clock-step": 30,
             "local-iterations": 1, "batch-size": 8, "lr-mixed": 0.003, "lr-separate": 0.003, "eval-every": 1,
-            "engine": "loop", "seed": 3, "fair-time": 0, "data": lab.folder / "shards" / "all", "output": self.output,
+            "engine": "loop", "seed": 3, "fair-time": 0, "page": PAGE,
+            "data": lab.folder / "shards" / "all", "output": self.output,
             "state-dir": lab.state, "tls-cert": tls / "server.crt", "tls-key": tls / "server.key",
         }  # fmt: skip
         flags = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
@@ -157,6 +171,13 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Days]:
 def test_the_run_ends_with_its_days(days: Days) -> None:
     assert days.code == 0
     assert [row["server-round"] for row in rows(days.output)] == list(range(1, DAYS * A_DAY + 1))
+
+
+def test_prometheus_reads_the_run_on_the_server_and_nobody_does_elsewhere(days: Days) -> None:
+    (rounds,) = re.findall(r'perennial_run_rounds_total\{run="days"\} (\d+)', days.read[SERVER])
+    assert 2 * A_DAY - 1 <= int(rounds) <= 2 * A_DAY + 1
+    assert 'perennial_run_nodes_online{run="days"} 2.0' in days.read[SERVER]
+    assert "refused" in days.read[device(0)]
 
 
 def test_every_half_hour_each_device_predicts_with_the_predictor_of_its_block(days: Days) -> None:

@@ -43,7 +43,8 @@ def page_beside(address: str | None, folders: Sequence[Path], title: str, *, ane
             "hosts": ["localhost", "127.0.0.1", "[::1]", host] if is_loopback(host) else [],
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "perennial.server.report.web.live", json.dumps(task)],
+            # -P: a folder that happens to be called as a module is none of ours.
+            [sys.executable, "-P", "-m", "perennial.server.report.web.live", json.dumps(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listening.fileno()],
