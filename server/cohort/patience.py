@@ -37,7 +37,8 @@ class Patience:
         quorum = 0.0 if kind == MessageType.QUERY else self._quorum
         enough = self._wanted if kind == MessageType.TRAIN else 1.0
         clients = {one.metadata.message_id: _clients(one) for one in listed}
-        return Watch(clients, quorum, enough, self.fair(kind), self._took.setdefault(kind, deque(maxlen=_REMEMBERED)))
+        took = self._took.setdefault(kind, deque(maxlen=_REMEMBERED))
+        return Watch(clients, quorum, enough, self.fair(kind), took, from_last=kind == MessageType.QUERY)
 
     def fair(self, kind: str) -> float:
         """Return the seconds in which an answer of this kind may come; without end before the first one came."""
@@ -48,12 +49,24 @@ class Patience:
 
 
 class Watch:
-    """Counts the answers to one exchange. ``took``: where it notes how long each of them took."""
+    """Counts the answers to one exchange. ``took``: where it notes how long each of them took.
+
+    from_last: the fair time begins anew with each answer. Of a fleet that comes at once the first ones are asked alone,
+    and what they took says nothing of the thousand that are asked next.
+    """
 
     def __init__(
-        self, clients: Mapping[str, int], quorum: float, enough: float, fair: float, took: deque[float]
+        self,
+        clients: Mapping[str, int],
+        quorum: float,
+        enough: float,
+        fair: float,
+        took: deque[float],
+        *,
+        from_last: bool = False,
     ) -> None:
         self._clients, asked = clients, sum(clients.values())
+        self._from_last, self._begun = from_last, 0.0
         self._quorum, self._enough = math.ceil(quorum * asked - 1e-9), math.ceil(enough * asked - 1e-9)
         self._fair, self._took, self._heard = fair, took, 0
 
@@ -62,12 +75,14 @@ class Watch:
         if not reply.has_error():
             self._heard += self._clients.get(reply.metadata.reply_to_message_id, 0)
             self._took.append(seconds)
+        if self._from_last:
+            self._begun = seconds
 
     def left(self, seconds: float) -> float:
         """Return how long to wait yet, ``seconds`` after the exchange began."""
         if self._heard >= self._enough:
             return 0.0
-        return max(0.0, self._fair - seconds) if self._heard >= self._quorum else math.inf
+        return max(0.0, self._begun + self._fair - seconds) if self._heard >= self._quorum else math.inf
 
 
 def _clients(message: Message) -> int:

@@ -14,8 +14,9 @@ from itertools import count, islice
 from perennial.common.wire.link import BEAT_EVERY
 from perennial.server.link.fleet_keys import Refusal
 
-# A node is offline when nothing was heard of it for so long, or so long after its connection broke.
-SILENCE, GRACE = 3 * BEAT_EVERY, 5.0
+# A node is offline when nothing was heard of it for so long, or so long after its connection broke: a thousand that
+# come back at once from one address are let in within half of that.
+SILENCE, GRACE = 3 * BEAT_EVERY, BEAT_EVERY
 # An order is handed out again after a node has lost it, on the way or by a restart; one that kills its node is not.
 MOST_HANDED = 3
 EXPIRED, OFFLINE = "the order expired", "the node went offline before it had answered"

@@ -105,6 +105,17 @@ def test_kinds_of_messages_are_told_apart_and_questions_have_no_quorum() -> None
     assert patience.watch(asked).left(2.0) == 4.0
 
 
+def test_a_crowd_that_is_asked_who_it_is_has_time_as_long_as_answers_come() -> None:
+    patience = Patience(1.5, 0.5)
+    first, crowd = orders(1, "query"), orders(1000, "query")
+    patience.watch(first).heard(reply(first[0]), 0.05)
+    watch = patience.watch(crowd)
+    for number, order in enumerate(crowd[:500], start=1):
+        watch.heard(reply(order), 0.02 * number)
+    assert watch.left(10.0) == MOMENT
+    assert watch.left(10.0 + MOMENT) == 0.0
+
+
 def test_of_a_cohort_that_was_drawn_too_large_the_first_ones_are_enough() -> None:
     sent = orders(11)
     watch = Patience(0.0, 0.5, oversample=0.1).watch(sent)
