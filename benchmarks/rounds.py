@@ -67,7 +67,7 @@ def _others(arguments: argparse.Namespace) -> None:
         stock, _ = _run(sys.executable, "benchmarks.sides.stock_flower", str(arguments.stock_rounds), name)
         print(f"{name + ', stock Flower':28} {stock:9.4f} {1:8.1f}", flush=True)
         loop = float("nan")
-        for engine in ("loop", "stacked", "compiled", "auto"):
+        for engine in arguments.engines.split(","):
             model = f"benchmarks.sides.wide:{name}"
             seconds, chosen = _ours(engine, "mm-psgd", arguments.stock_rounds, model, data)
             loop = seconds if engine == "loop" else loop
@@ -131,6 +131,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=40, help="rounds of the native engine")
     parser.add_argument("--stock-rounds", type=int, default=5, help="rounds of everything slower")
     parser.add_argument("--networks", default=",".join(OTHERS), help=f"of the others: {', '.join(OTHERS)}")
+    parser.add_argument("--engines", default="loop,stacked,compiled,auto", help="that train those others")
     parser.add_argument("--only-networks", action="store_true", help="leave out the paper's network")
     return parser.parse_args()
 
