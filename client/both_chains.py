@@ -20,12 +20,12 @@ _OWNED = "chain:"
 
 
 def both_chains(app: ClientApp) -> ClientApp:
-    """Return an app that answers ``MCPSGD(..., one_message=True)``: both chains in one message, by ``app``.
+    """Return an app that answers ``MCPSGD(..., one_message=True)``, which sends both chains in one message.
 
-    A message of two chains is taken apart before ``app`` and its mods see it: each of them gets the messages that it
-    would get if the chains travelled apart, evaluation of the received models first. ``context.state`` is apart for
-    each chain, one for the separate chain of each block, and one for messages of no chain. Any other message is
-    ``app``'s.
+    A message of two chains is taken apart before ``app`` and its mods see it. They get the messages that they would
+    get if the chains travelled apart, with the evaluation of the received models first. Each chain has its own
+    ``context.state``, as has the separate chain of each block; so have messages of no chain. ``app`` gets every other
+    message as it is.
 
     >>> from flwr.clientapp import ClientApp
     >>> from perennial import both_chains

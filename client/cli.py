@@ -45,13 +45,15 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--server", required=True, metavar="HOST:PORT", help="the flower-server")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of shards; your own app needs none")
     parser.add_argument("--app", metavar="MODULE:NAME",
-                        help="your own ClientApp, as package.module:app; found from the working folder")  # fmt: skip
+                        help="your own ClientApp, as package.module:app; the working folder comes first")  # fmt: skip
     parser.add_argument("--node-config", default="", metavar="'KEY=VALUE ...'",
-                        help="what your app finds in context.node_config; text in double quotes")  # fmt: skip
-    parser.add_argument("--ca", type=Path, metavar="FILE", help="certificate (PEM) of the CA that signed the server's")
+                        help="what your app finds in context.node_config; put text in double quotes")  # fmt: skip
+    parser.add_argument(
+        "--ca", type=Path, metavar="FILE", help="certificate (PEM) of the CA that signed the server's certificate"
+    )
     parser.add_argument("--key", type=Path, metavar="FILE", help="this node's private key (OpenSSH, ECDSA)")
     parser.add_argument("--threads", type=int, default=1, metavar="N",
-                        help="cores that a gateway spreads its clients over (default: 1)")  # fmt: skip
+                        help="cores over which a gateway spreads its clients (default: 1)")  # fmt: skip
     parser.add_argument("--predictors", type=Path, metavar="DIR",
                         help="keep the newest predictors of the run in DIR, for programs on this device that call "
                         "perennial.load_predictor(DIR)")  # fmt: skip

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
                       help="keeps nodes/*.pub, the keys that may connect, and run/ (default: state)")  # fmt: skip
     again = link.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="go on from the checkpoint in the output folder, if any")
-    again.add_argument("--overwrite", action="store_true", help="start anew where the output folder holds a run")
+    again.add_argument("--overwrite", action="store_true", help="start anew if the output folder holds a run")
     link.add_argument("--host", default=None, help="address to listen on (default: all, or loopback with --insecure)")
     link.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any (default: 8000)")
     link.add_argument("--tls-cert", type=Path, metavar="FILE", help="the server's certificate (PEM)")

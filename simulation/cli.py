@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key; may be repeated")
     again = run.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="go on from checkpoints, and skip runs that are done")
-    again.add_argument("--overwrite", action="store_true", help="start anew where the output folder holds other runs")
+    again.add_argument("--overwrite", action="store_true", help="start anew if the output folder holds other runs")
     run.add_argument("--page", metavar="[HOST:]PORT", help=beside.HELP)
     run.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     shards.add_argument("output", type=Path, metavar="DIR")
     shards.add_argument("--split", type=int, default=1, metavar="N",
-                        help="write N folders DIR/node-K, one a node, and DIR/server with the test sets")  # fmt: skip
+                        help="write DIR/node-K for each of N nodes, and DIR/server with the test sets")  # fmt: skip
     for item in flags():
         if key_of(item) in _SHARD_KEYS:
             _add_flag(shards, item)
@@ -136,7 +136,8 @@ def _key_help(items: Sequence[Field[Any]]) -> list[str]:
 
 def _choices(item: Field[Any]) -> str:
     choices = item.metadata.get("choices")
-    return f" (one of {', '.join(choices)})" if choices else ""
+    own = ", or package.module:name" if item.metadata.get("named") else ""
+    return f" (one of {', '.join(choices)}{own})" if choices else ""
 
 
 def _default(item: Field[Any]) -> str:

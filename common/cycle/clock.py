@@ -98,13 +98,13 @@ class ClockSpec:
 class ClockSchedule:
     """Rounds by wall time; fills ``Schedule``. A block has as many rounds as its time allows.
 
-    text: the blocks' windows, as docs/clock.md has them. timezone: the zone whose wall clock they are read on.
-    cycles: None if only ``num_rounds`` ends a run. A cycle is a day, or a week if days differ; cycle c is the c-th
-    after ``started`` on the wall clock. ``started`` is now unless given; to resume, give the one of the first part.
-    clock: what tells the time; None: the machine's, without its jumps. One that lasts moves ``started`` too, so that it
-    ends no run before its days have passed.
+    text: the windows of the blocks, as in docs/clock.md. timezone: the zone of the windows' times.
+    cycles: None if only ``num_rounds`` ends a run. A cycle is a day, or a week if days differ. Cycles are counted on
+    the wall clock from ``started``, which is now if you do not give it; to resume, give that of the first part.
+    clock: a function that returns the time; None: the machine's clock, without its jumps. A jump that lasts moves
+    ``started`` as well, so that it ends no run before its days have passed.
 
-    A slot is fixed when its round begins, so the round in flight at a boundary is finished in the block it began in.
+    The slot of a round is fixed when the round begins: a round that goes on beyond the end of its block stays in it.
 
     >>> noon = datetime.fromisoformat("2026-03-28T11:00:00Z")
     >>> schedule = ClockSchedule(

@@ -49,12 +49,12 @@ class SteadyClock:
         if self._doubted_since is None:
             self._doubted_since = passed
             LOG.warning(
-                "this machine's clock jumped %s, to %s; the run goes on by the time before it, unless the clock stays "
-                "there for %s", _said(jump), wall.isoformat(" ", "seconds"), _said(PATIENCE, sign=False),
+                "this machine's clock jumped %s, to %s; the run goes on by the old time, unless the clock stays "
+                "at the new one for %s", _said(jump), wall.isoformat(" ", "seconds"), _said(PATIENCE, sign=False),
             )  # fmt: skip
         if passed - self._doubted_since < PATIENCE.total_seconds():
             return expected
-        LOG.warning("this machine's clock has stayed there, and is followed; cycles are as long as they were")
+        LOG.warning("this machine's clock has stayed at the new time, and the run follows it")
         self.jumped += jump
         return self._believe(wall, passed)
 

@@ -39,7 +39,7 @@ def stretches(text: str) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, .
             starts.append(start)
             owners.append(owner)
     for block in sorted(set(range(len(names))) - set(owners)):
-        raise InputError(f"clock: block {names[block]!r} covers no time; other blocks take all its days whole")
+        raise InputError(f"clock: block {names[block]!r} covers no time; other blocks have all its days as a whole")
     return names, tuple(starts), tuple(owners)
 
 

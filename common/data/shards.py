@@ -79,7 +79,9 @@ def write(folder: Path, shards: Shards, clients: Sequence[int], *, with_test: bo
         for block in range(shards.blocks):
             shard = shards.shard(client, block)
             if not len(shard.rows):
-                raise InputError(f"client {client} has no examples of block {block}; a shard in a folder needs one")
+                raise InputError(
+                    f"client {client} has no examples of block {block}; a shard in a folder needs at least one"
+                )
             _save(shard_path(folder, client, block), shard)
     for block in range(shards.blocks if with_test else 0):
         if (examples := shards.test(block)) is not None:

@@ -117,7 +117,7 @@ def _parquet(path: Path, names: Sequence[str], others: bool) -> dict[str, Column
         from pyarrow import parquet
     except ImportError as error:
         raise InputError(
-            f"{path}: Parquet needs pyarrow ({extras.install('tables')}), or save the table as CSV"
+            f"{path}: to read Parquet install pyarrow ({extras.install('tables')}), or save the table as CSV"
         ) from error
     try:
         table = parquet.read_table(path)

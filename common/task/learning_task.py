@@ -59,7 +59,7 @@ class Score:
         if self.better not in ("higher", "lower"):
             raise InputError(f"better of score {self.name!r} must be higher or lower, got {self.better!r}")
         if self.name == ACCURACY and self.better != "higher":
-            raise InputError("of an accuracy, higher is better; give a score of which lower is better another name")
+            raise InputError("a higher accuracy is better; give another name to a score of which lower is better")
 
     def shown(self, value: float) -> str:
         """Return the mean as people read it."""

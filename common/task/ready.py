@@ -127,7 +127,7 @@ def model_for(task: Task, model: str, signature: Signature) -> str:
     if task.network is None:
         return models.default_for(signature.x[0].shape) if model == AUTO else model
     if model != AUTO:
-        raise InputError(f"task {task.name} brings its own network; leave model away, got {model!r}")
+        raise InputError(f"task {task.name} brings its own network; leave model out, got {model!r}")
     return AUTO
 
 

@@ -73,7 +73,7 @@ class Exchange(Generic[Answer]):
     messages: list[Message] = field(default_factory=list)
 
     def send(self) -> list[Message]:
-        """Return the messages, one a node; the models in them are encoded once."""
+        """Return the messages, one for each node; the models in them are encoded once."""
         ttl = life(self.timeout)
         self.messages = [
             Message(write_order(order, self.models), node, self.message_type, ttl=ttl, group_id=str(order.server_round))

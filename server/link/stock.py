@@ -66,7 +66,7 @@ def _serve(config: RunConfig | AppConfig, arguments: argparse.Namespace) -> int:
             for key in keys:
                 flower.register(key)
             if any(f" {OPTION}" in key.read_text(errors="replace") for key in keys):
-                say(f"flower-server: the stock runtime does not hold nodes to the {OPTION} of their keys")
+                say(f"flower-server: the stock runtime does not check the list behind {OPTION} in the keys")
         scheme = "http" if arguments.insecure else "https"
         door = Forward(f"{scheme}://127.0.0.1:{port}", arguments.tls_ca)
         listener = Listener(Gate(door), arguments.host, arguments.port, cert=arguments.tls_cert, key=arguments.tls_key)

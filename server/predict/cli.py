@@ -16,8 +16,8 @@ from perennial.server.predict.showing import show
 
 _DESCRIPTION = """\
 Use the predictors that a run has published. RUN is a run's folder, or the folder that a device keeps by
-`flower-client --predictors`. A run by the clock predicts with the block of now, or of --at TIME; a run by rounds has no
-clock and wants --block NAME."""
+`flower-client --predictors`. If the run has a clock, the block is that of the present time, or of --at TIME. A run by
+rounds has no clock and needs --block NAME."""
 _EXAMPLES = """\
 examples:
   flower-predict show runs/demo                                  blocks, scores and versions

@@ -73,8 +73,8 @@ def export_one(predictor: Predictor, kind: str, path: Path) -> float:
         raise RunError(f"torch cannot export the network of block {predictor.block}: {reason}") from error
     difference = _difference(network, read(content))
     if not difference <= TOLERANCE:
-        raise RunError(f"block {predictor.block} as {kind} predicts otherwise than the run, by {difference:.1e}; "
-                       "nothing is written")  # fmt: skip
+        raise RunError(f"block {predictor.block} as {kind} predicts other values than the run: "
+                       f"they differ by {difference:.1e}; nothing is written")  # fmt: skip
     replace_file(path, content)
     return difference
 

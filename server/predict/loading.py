@@ -157,9 +157,10 @@ def load_predictor(
 ) -> Predictor:
     """Return a predictor that a run published.
 
-    path: a run's folder, or a device's. at: a time with zone, which the run's clock turns into a block; default: now.
-    block: the block's name or number instead; a run by rounds has no clock and needs it. version: default: the newest
-    that is whole. Every problem is an InputError that says what to do; nothing is loaded before its checksum fits.
+    path: the folder of a run or of a device. at: a time with its zone, whose block the run's clock tells; without it,
+    the present time. block: the name or the number of the block, instead of a time; needed if the run has no clock.
+    version: without it, the newest one that is whole. Every problem is an InputError that says what to do, and nothing
+    is loaded before its checksum is checked.
 
     >>> from tempfile import TemporaryDirectory
     >>> from perennial import MMPSGD, RoundSchedule, load_predictor

@@ -78,7 +78,9 @@ def as_arrays(outputs: object) -> tuple[NDArray[Any], ...]:
     """Return what a module gave as arrays; one output is a tensor, several are a tuple of tensors."""
     found = outputs if isinstance(outputs, tuple | list) else (outputs,)
     if not all(isinstance(one, Tensor) for one in found):
-        raise InputError("the network must give a tensor, or a tuple of tensors, to be asked for predictions")
+        raise InputError(
+            "the network must give a tensor, or a tuple of tensors, so that it can be asked for predictions"
+        )
     return tuple(one.detach().numpy() for one in found)
 
 

@@ -57,7 +57,7 @@ class Progress(Protocol):
     """Shows a run as it goes."""
 
     def round_done(self, record: FoldedRound, scores: list[str | None], schedule: Schedule) -> None:
-        """Called once a round; scores: the mean over blocks of each run's, in words, None where not evaluated."""
+        """Called after each round; scores: each run's mean over blocks, in words, or None if it was not evaluated."""
 
 
 @contextmanager
@@ -113,11 +113,14 @@ class PassFolders:
         if saved is not None:
             tree = saved.tree if isinstance(saved.tree, dict) else {}
             if not isinstance(tree.get("config"), dict):
-                raise InputError(f"{self._pass.folder.path} holds a run of a library's start(); go on with it there")
+                raise InputError(
+                    f"{self._pass.folder.path} holds a run that start() of the library made; go on with it there"
+                )
             check_same_config(tree["config"], self._config)
             if len(saved.metrics) != len(self._runs):
                 raise InputError(
-                    f"--resume: the checkpoint was of {len(saved.metrics)} runs together, this is of {len(self._runs)}"
+                    f"--resume: the checkpoint is of {len(saved.metrics)} runs that share their training, "
+                    f"but here are {len(self._runs)}"
                 )
         self._saved = saved
         return saved

@@ -61,6 +61,6 @@ def prepare(runs: Sequence[Run]) -> Pass:
     if len(names) != shards.blocks:
         raise InputError(
             f"the clock names {len(names)} blocks ({', '.join(names)}), the data has {shards.blocks}; set blocks to "
-            f"{len(names)}, or cut the data so"
+            f"{len(names)}, or cut the data into so many"
         )
     return Pass(runs, shards, network, task)

@@ -28,14 +28,14 @@ LOG = logging.getLogger("flwr")
 
 
 class MCPSGD(BlockStrategy):
-    """Multi-Chain Parallel SGD: MM-PSGD, and for each block a chain of its own; the clients' losses choose.
+    """Multi-Chain Parallel SGD: as MM-PSGD, but each block also has a chain of its own; the clients' losses choose.
 
-    strategy, schedule, averaging, decay, round_attempts: as in MMPSGD. The strategy is copied for each block, now;
-    separate: a function without arguments that makes one instead, for a strategy that cannot be copied.
-    separate_config: what of ``train_config`` is different for the separate chains, such as the learning rate.
-    loss_key: the metric of the clients' ``evaluate`` by which they choose; vote_weights: "examples" weighs the nodes as
-    Flower does, "nodes" each alike, as the paper. one_message: both chains travel in one message, to clients that
-    have ``app = both_chains(app)``; the vote on a round then comes with the replies of the next one.
+    strategy, schedule, averaging, decay, round_attempts: as in MMPSGD. A copy of the strategy is made for each block.
+    separate: a function without arguments that makes such a strategy, if yours cannot be copied.
+    separate_config: the keys of ``train_config`` that differ for the separate chains, such as the learning rate.
+    loss_key: the metric of the clients' ``evaluate`` that decides the vote. vote_weights: "examples" weighs the nodes
+    as Flower does; with "nodes" each node counts alike, as in the paper. one_message: both chains travel in one
+    message, to clients that have ``app = both_chains(app)``; the vote on a round then comes with the next replies.
 
     >>> from flwr.app import ConfigRecord
     >>> from perennial import MCPSGD, RoundSchedule

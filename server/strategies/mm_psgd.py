@@ -19,10 +19,10 @@ from perennial.server.strategies.messages import answerers, nodes_of
 class MMPSGD(BlockStrategy):
     """Multi-Model Parallel SGD: trains what the strategy inside trains, and keeps a predictor for each block of data.
 
-    strategy: any Flower strategy that trains one chain; none: FedAvg, made of the remaining arguments. schedule: which
-    block a round belongs to. averaging: "exponential", where ``decay`` is the weight of the old predictor, or "mean";
-    a block's first model is taken whole. round_attempts: how often a round is tried that gets no usable reply; None:
-    without end.
+    strategy: any Flower strategy that trains one chain. Without it, the remaining arguments make a FedAvg. schedule:
+    says to which block a round belongs. averaging: "mean", or "exponential", in which ``decay`` is the weight of the
+    old predictor; the first model of a block is its first predictor. round_attempts: how often a round is tried if it
+    gets no usable reply; None: without end.
 
     >>> from perennial import MMPSGD, RoundSchedule
     >>> from perennial.example import example_arrays, example_grid

@@ -128,7 +128,8 @@ def test_help_has_every_key_with_default_meaning_and_choices(capsys: pytest.Capt
         key, choices = key_of(item), item.metadata.get("choices", ())
         assert str(defaults[key]) in lines[key]
         assert item.metadata["doc"] in lines[key]
-        assert not choices or lines[key].endswith(f"(one of {', '.join(choices)})")
+        own = ", or package.module:name" if item.metadata.get("named") else ""
+        assert not choices or lines[key].endswith(f"(one of {', '.join(choices)}{own})")
 
 
 def test_a_folder_with_another_run_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,7 @@ def with_network(**changes: Any) -> Task:
 
 
 def test_a_network_of_the_tasks_own_leaves_no_room_for_a_model() -> None:
-    with pytest.raises(InputError, match="task mine brings its own network; leave model away, got 'cnn'"):
+    with pytest.raises(InputError, match="task mine brings its own network; leave model out, got 'cnn'"):
         model_for(with_network(), "cnn", SIGNATURE)
     assert model_for(with_network(), "auto", SIGNATURE) == "auto"
     assert model_for(regression, "auto", SIGNATURE) == "mlp"

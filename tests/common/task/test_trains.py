@@ -94,7 +94,7 @@ def test_each_task_of_the_document_is_short() -> None:
     [
         ("binary", "auto", "task binary needs a y of 0 or 1 for each example; the data has .* in 3 classes"),
         ("tests.documented:rides", "auto", "rides does not take examples of"),
-        ("tests.documented:rides", "mlp", "brings its own network; leave model away, got 'mlp'"),
+        ("tests.documented:rides", "mlp", "brings its own network; leave model out, got 'mlp'"),
         ("classification", "tests.layers:gru", "model 'tests.layers:gru' does not take data of shape"),
     ],
 )
