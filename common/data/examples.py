@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from perennial.common.command.errors import InputError
 
-# What a model may be told by a further input.
-BLOCK, TIME = "block", "time"
+# What a model may be told by a further input; if not its block, it is told the time.
+BLOCK = "block"
 # The inputs of many examples: each (n, *shape), the same n.
 Inputs = tuple[NDArray[Any], ...]
 Targets = NDArray[Any] | None

@@ -28,7 +28,6 @@ VERSION_HEADER = "perennial-link"
 PATIENCE = 45.0
 # Seconds between two beats of a device that works.
 BEAT_EVERY = 10.0
-MEDIA_TYPE = "application/octet-stream"
 # A body that is longer is sent only once the server asks for it (100-continue).
 MOST_UNASKED = 2**14
 
