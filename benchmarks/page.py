@@ -30,6 +30,7 @@ data: digits
 blocks: 2
 cycles: {cycles}
 rounds-per-block: 50
+labels-per-block: 5
 clients: 12
 nodes: 2
 batch-size: 8
