@@ -71,6 +71,7 @@ class AppFleet:
 
         mixed: the first one is stock, the others are quick.
         """
+        started: list[subprocess.Popen[bytes]] = []
         with ExitStack() as stack:
             for number in range(self.nodes):
                 is_stock = kind == "stock" or (kind == "mixed" and number == 0)
@@ -81,9 +82,11 @@ class AppFleet:
                     # Nothing leads it to the app but the server, and nothing to our package.
                     variables = {**environment(home), "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
                     home.mkdir()
-                    stack.enter_context(running(line, log, variables, cwd=home))
+                    started.append(stack.enter_context(running(line, log, variables, cwd=home)))
                 else:
-                    stack.enter_context(running(line, log, variables, cwd=self.app))
+                    started.append(stack.enter_context(running(line, log, variables, cwd=self.app)))
+            # All are asked to end before each of them is waited for.
+            stack.callback(lambda: [process.terminate() for process in started])
             yield
 
     def rows(self) -> list[dict[str, Any]]:
