@@ -50,7 +50,7 @@ def main() -> None:
     # What is ended from outside ends its nodes too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     together = {"one-message": options.one_message, "participation": options.participation}
-    how = f"{options.participation:g} of them in a round, {1 if options.one_message else 2} messages to each"
+    how = f"{options.participation:.0%} of them in a round, {1 if options.one_message else 2} messages to each"
     if options.mixed:
         found = seconds("mixed", options.mixed + 1, options.stock_rounds, options.stock_seconds, together)
         print(
