@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,8 @@ from perennial.common.command.errors import InputError
 from perennial.server.link.bindings import OPTION, read_clients
 
 LOG = logging.getLogger("perennial")
-_SECONDS_BETWEEN_LOOKS = 2.0
+# Between two looks at the folder, and at least so many times what a look takes: ten thousand files take a while.
+_SECONDS_BETWEEN_LOOKS, _TIMES_A_LOOK = 2.0, 50.0
 # Of keys that are admitted in one look, more than these are not named one by one.
 _MOST_SAID = 20
 Stamp = tuple[int, ...]
@@ -45,6 +47,8 @@ class KeyFolder:
         # By file name: the key and list that were read, and what the file was like then.
         self._read: dict[str, tuple[str, str]] = {}
         self._stamps: dict[str, Stamp] = {}
+        # What the last look found, if it was done.
+        self._files: list[tuple[str, Stamp]] | None = None
         # What this look and the one before found wrong: a problem is said once, not with every look.
         self._problems: set[str] = set()
         self._known_problems: set[str] = set()
@@ -69,6 +73,9 @@ class KeyFolder:
         # Not Path.glob, to which a folder that is gone is an empty one.
         with os.scandir(self._folder) as entries:
             files = sorted((entry.name, self._stamp_of(entry)) for entry in entries if entry.name.endswith(".pub"))
+        if files == self._files and not self._known_problems and all(stamp for _, stamp in files):
+            return
+        self._files = None
         self._read = {name: self._key_in(self._folder / name, stamp) for name, stamp in files}
         self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in self._read}
         found = {key: (self._folder / name, listed) for name, (key, listed) in self._read.items() if key}
@@ -86,6 +93,7 @@ class KeyFolder:
             self._lists.pop(text)
             self._registry.revoke(node)
             LOG.warning("node %d is revoked: its key is no longer in %s", node, self._folder)
+        self._files = files
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -105,11 +113,14 @@ class KeyFolder:
             )  # fmt: skip
 
     def _watch(self) -> None:
-        while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
+        took = 0.0
+        while not self._stop.wait(max(_SECONDS_BETWEEN_LOOKS, _TIMES_A_LOOK * took)):
+            begun = time.thread_time()
             try:
                 self.look()
             except Exception as error:  # a disk that fails for a moment must revoke nobody, nor end the watch
                 self._warn(f"{self._folder} cannot be looked through, all stays as it is: {error}")
+            took = time.thread_time() - begun
 
     @staticmethod
     def _stamp_of(entry: os.DirEntry[str]) -> Stamp:
