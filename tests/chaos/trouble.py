@@ -154,7 +154,7 @@ class Trouble:
         """
         target, begun = max(fault.after, self._done()) + fault.rounds, time.monotonic()
         while True:
-            over = time.monotonic() - begun > FAULT_SECONDS
+            over = time.monotonic() - begun > FAULT_SECONDS or not self._lab.server.running()
             if (over or self._done() >= target) and struck():
                 return
             if time.monotonic() - begun > STRIKE_SECONDS:
