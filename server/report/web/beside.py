@@ -52,14 +52,21 @@ def page_beside(address: str | None, folders: Sequence[Path], title: str, *, ane
             # its own, whatever its priority.)
             process_group=0,
         )
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST)
+        _rank_last(process.pid)
         shown_host = f"[{host}]" if ":" in host else host
         say(f"page: http://{shown_host}:{listening.getsockname()[1]}/")
     try:
         yield
     finally:
         _end(process)
+
+
+def _rank_last(pid: int) -> None:
+    """Give a process what others leave of the CPU: niceness alone is not enough, since Ray's workers are nice too."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)
+        if hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -137,6 +137,7 @@ def test_the_page_is_nice_and_goes_with_a_run_that_is_killed(folder: Path) -> No
         assert process.stdout.readline() == "up\n"
         (child,) = family(process.pid) - {process.pid}
         assert os.getpriority(os.PRIO_PROCESS, child) == 19
+        assert os.sched_getscheduler(child) == os.SCHED_IDLE
         process.kill()
         process.wait()
     wait_until(lambda: not is_running(child), 20, "the end of the page")
