@@ -62,7 +62,10 @@ def page_beside(address: str | None, folders: Sequence[Path], title: str, *, ane
 
 
 def _rank_last(pid: int) -> None:
-    """Give a process what others leave of the CPU: niceness alone is not enough, since Ray's workers are nice too."""
+    """Give a process what others leave of the CPU.
+
+    Niceness alone is not enough: the workers of a Ray cluster that somebody else has started are nice too.
+    """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)
         if hasattr(os, "SCHED_IDLE"):
