@@ -23,6 +23,12 @@ from tests.server.report.records import eight_rounds
 from tests.server.report.test_reading import write_run
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is not told otherwise keeps its state in the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     from tests.deploy.lab import write_shards
