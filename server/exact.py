@@ -20,6 +20,8 @@ _BITS = 32
 # Rounds to whole numbers what is added to it and taken away again.
 _ROUND = 1.5 * 2.0**52
 MOST_TERMS = 2 ** (53 - _BITS)
+# Values that are worked through at a time: what they take stays in the processor's cache.
+_CHUNK = 8192
 # Of 24 bits of a float32 times this a float64 holds all.
 MOST_WEIGHT = 2**29
 
@@ -46,28 +48,25 @@ class ExactMean:
         low = math.fmod(weight, MOST_WEIGHT)
         for part in (low, weight - low):
             if part:
-                self._add(model.astype(np.float64) * part)
+                for start in range(0, len(model), _CHUNK):
+                    here = slice(start, start + _CHUNK)
+                    self._add(model[here].astype(np.float64) * part, here, len(model))
+        if not self._sums:
+            self._sums[0] = np.zeros(len(model))
 
     def mean(self) -> Vector:
         """Return the mean, rounded from a sum that is exact to more bits than a float64 has."""
         if not self.terms:
             raise ValueError("a mean of nothing")
-        total, rest = np.zeros(0), np.zeros(0)
-        for index, unit in enumerate(sorted(self._sums, reverse=True)):
-            if not index:
-                total, rest = self._sums[unit].copy(), np.zeros_like(self._sums[unit])
-                continue
-            # Knuth's sum of two: what is rounded away is kept.
-            term = self._sums[unit]
-            summed = total + term
-            back = summed - total
-            rest += (total - (summed - back)) + (term - back)
-            total = summed
-        mean: Vector = ((total + rest) / float(self._weight)).astype(np.float32)
+        sums = [self._sums[unit] for unit in sorted(self._sums, reverse=True)]
+        mean = np.empty(len(sums[0]), np.float32)
+        for start in range(0, len(mean), _CHUNK):
+            here = slice(start, start + _CHUNK)
+            mean[here] = _total([sum_[here] for sum_ in sums]) / float(self._weight)
         return mean
 
-    def _add(self, left: NDArray[np.float64]) -> None:
-        """Add a vector, which is used up."""
+    def _add(self, left: NDArray[np.float64], here: slice, size: int) -> None:
+        """Add a chunk of a vector of that size, which is used up."""
         largest = max(float(left.max(initial=0.0)), -float(left.min(initial=0.0)))
         unit, whole = math.frexp(largest)[1] // _BITS, np.empty_like(left)
         while left.any():
@@ -75,10 +74,20 @@ class ExactMean:
             np.add(left, rounding, out=whole)
             whole -= rounding
             left -= whole
-            if unit in self._sums:
-                self._sums[unit] += whole
-            else:
-                self._sums[unit] = whole.copy()
+            if unit not in self._sums:
+                self._sums[unit] = np.zeros(size)
+            self._sums[unit][here] += whole
             unit -= 1
-        if not self._sums:
-            self._sums[0] = np.zeros_like(left)
+
+
+def _total(terms: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the sum of a chunk's units, the greatest first, rounded once."""
+    total, rest = terms[0], np.zeros_like(terms[0])
+    for term in terms[1:]:
+        # Knuth's sum of two: what is rounded away is kept.
+        summed = total + term
+        back = summed - total
+        rest += (total - (summed - back)) + (term - back)
+        total = summed
+    whole: NDArray[np.float64] = total + rest
+    return whole
